@@ -1,0 +1,18 @@
+# Everything of one profile: snakemake --cores all [--configfile config/PROFILE.yaml].
+# The default profile is named in profiles/default/config.yaml.
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/checkpoints.smk"
+include: "workflow/rules/residuals.smk"
+include: "workflow/rules/figures.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.checkpoints.input,
+        rules.residuals.input,
+        rules.figures.input,
+    message:
+        "All of {PROFILE} is there"

