@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 .DEFAULT_GOAL := help
 
-.PHONY: help reproduce paper smoke install test lint bench pull clean
+.PHONY: help reproduce paper smoke install test browser lint bench pull clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -28,8 +28,13 @@ install: .venv/installed ## the virtual environment .venv
 	.venv/bin/python -m pip install --quiet --constraint requirements.lock --editable '.[test,lint]'
 	@touch $@
 
-test: install ## every test
-	python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
+test: install browser ## every test
+	python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+# The report is tested in a real browser.
+browser: install
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	apt-get update -qq && apt-get install -y -qq chromium; } || python -m playwright install chromium
 
 lint: install ## ruff, mypy, snakefmt, snakemake --lint
 	ruff check

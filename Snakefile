@@ -6,6 +6,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/residuals.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/report.smk"
 
 
 rule all:
@@ -14,5 +15,6 @@ rule all:
         rules.checkpoints.input,
         rules.residuals.input,
         rules.figures.input,
+        rules.report.output,
     message:
         "All of {PROFILE} is there"

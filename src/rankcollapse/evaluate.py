@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from rankcollapse.errors import RankCollapseError
 from rankcollapse.files import atomic_directory, free_bytes, sha256
 from rankcollapse.progress import steps
 from rankcollapse.states import hidden_states
-from rankcollapse.vocabulary import DEVICES, require_known
+from rankcollapse.vocabulary import DEVICES, READINGS, VARIANTS, require_known
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,15 +88,16 @@ def evaluate(
         What `index.json` holds.
 
     Raises:
-        RankCollapseError: a file is missing, broken or too short, the device is not there, or
-            the disk has too little room.
-        ValueError: a name is not known.
+        RankCollapseError: a file is missing, broken or too short, the model has too few
+            positions, the device is not there, or the disk has too little room.
+        ValueError: a name is not known, or the variants are not networks of the reading's own.
     """
     place = _device(device)
     batch = read_batch(checkpoint, tokenizer, text, sequences=sequences, tokens=tokens)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     model = load_model(checkpoint, precision=precision, device=place)
     runs = _ablations(model.config.model_type, variants, readings)
+    _require_positions(checkpoint, model, tokens)
     _require_room(output, model, batch, len(runs))
     ids = torch.from_numpy(batch.ids).to(place)
     manifest = read_manifest(checkpoint)
@@ -103,7 +105,7 @@ def evaluate(
         states = []
         for reading, variant in steps(runs, f"evaluating {checkpoint.name}"):
             name = f"{reading}.{variant}.safetensors"
-            save_file({"states": _run(model, ids, variant, reading)}, folder / name)
+            _save(folder / name, _run(model, ids, variant, reading), output)
             states.append({"reading": reading, "variant": variant, "file": name})
         index = {
             "checkpoint": manifest.name,
@@ -144,6 +146,8 @@ def read_batch(
     special = SPECIAL_TOKENS[model_type]
     own = (model_type, vocabulary) == lender
     if own:
+        if missing := {"cls", "sep", "pad", "unk"} - pieces.special.keys():
+            raise EvaluationError(f"{tokenizer}: its tokenizer has no {sorted(missing)} token")
         special = SpecialTokens(**pieces.special, at_end=special.at_end)
     return token_batch(
         documents,
@@ -179,12 +183,22 @@ def _ablations(
     model_type: str, variants: Sequence[str], readings: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the pairs of reading and variant that are different networks."""
-    return [
+    for reading in readings:
+        require_known("reading", reading, READINGS)
+    for variant in variants:
+        require_known("variant", variant, VARIANTS)
+    runs = [
         (reading, variant)
-        for reading in readings
-        for variant in variants
+        for reading in dict.fromkeys(readings)
+        for variant in dict.fromkeys(variants)
         if reading == "as-published" or readings_differ(model_type, variant)
     ]
+    if not runs:
+        raise ValueError(
+            f"{', '.join(variants)} of {model_type} is one network in both readings: "
+            "ask for as-published"
+        )
+    return runs
 
 
 def _run(model: "PreTrainedModel", ids: Tensor, variant: str, reading: str) -> Tensor:
@@ -192,6 +206,25 @@ def _run(model: "PreTrainedModel", ids: Tensor, variant: str, reading: str) -> T
     with torch.inference_mode(), ablate(model, variant, reading=reading):
         parts = [hidden_states(model, input_ids=part).cpu() for part in torch.split(ids, BATCH)]
     return torch.cat(parts, dim=1)
+
+
+def _save(path: Path, states: Tensor, output: Path) -> None:
+    try:
+        save_file({"states": states}, path)
+    except SafetensorError as error:
+        raise EvaluationError(f"{output}: cannot be written ({error}); make room") from None
+
+
+def _require_positions(checkpoint: Path, model: "PreTrainedModel", tokens: int) -> None:
+    config = model.config
+    positions = config.max_position_embeddings  # -1: XLNet has no limit.
+    if config.model_type == "mpnet":  # It numbers them from its padding id on.
+        positions -= config.pad_token_id + 1
+    if 0 < positions < tokens:
+        raise EvaluationError(
+            f"{checkpoint}: the model has {positions} positions, {tokens} tokens are asked for; "
+            "ask for fewer"
+        )
 
 
 def _require_room(output: Path, model: "PreTrainedModel", batch: TokenBatch, runs: int) -> None:

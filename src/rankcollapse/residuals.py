@@ -4,6 +4,7 @@ Shapes: L layers, B sequences, T tokens, D features.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -15,10 +16,17 @@ from rankcollapse.precision import EPS, precision_floor
 from rankcollapse.progress import steps
 from rankcollapse.states import read_index, read_states
 from rankcollapse.tables import write_table
+from rankcollapse.vocabulary import MEASURES, SPECTRAL_MEASURES, require_known
+
+Marked = dict[str, tuple[Tensor, Tensor]]
 
 
 def measure_states(
-    states: Tensor, *, precision: str, spectral_sequences: int | None = None
+    states: Tensor,
+    *,
+    precision: str,
+    spectral_sequences: int | None = None,
+    only: Iterable[str] = MEASURES,
 ) -> pd.DataFrame:
     """Measure every state of every sequence.
 
@@ -33,31 +41,37 @@ def measure_states(
         precision: of the forward pass that made them.
         spectral_sequences: how many sequences get the measures that need singular values; all
             of them if not given.
+        only: the measures to compute.
 
     Returns:
         Columns layer, sequence, measure, value (null where it has none), status.
+
+    Raises:
+        ValueError: a measure is not known, or none is asked for.
     """
+    asked = set(only)
+    for name in asked:
+        require_known("measure", name, MEASURES)
     sequences = states.shape[1]
     spectral = sequences if spectral_sequences is None else spectral_sequences
-    frames = [
-        _measure_sequence(states[:, index], precision, with_spectrum=index < spectral).assign(
-            sequence=index
-        )
-        for index in range(sequences)
-    ]
+    frames = []
+    for index in range(sequences):
+        names = asked if index < spectral else asked.difference(SPECTRAL_MEASURES)
+        for frame in _measure_sequence(states[:, index], precision, names):
+            frames.append(frame.assign(sequence=index))
     return pd.concat(frames, ignore_index=True)
 
 
-def _measure_sequence(x: Tensor, precision: str, *, with_spectrum: bool) -> pd.DataFrame:
-    """Measure one sequence's states [L + 1, T, D]."""
+def _measure_sequence(x: Tensor, precision: str, asked: set[str]) -> list[pd.DataFrame]:
+    """Measure one sequence's states [L + 1, T, D]: one frame a measure."""
     reasons = _degenerate(x)
     finite = torch.tensor([reason != "not finite" for reason in reasons])
     x = torch.where(finite.to(x.device)[:, None, None], x, 0.0)
-    marked = _ratios(x, precision_floor(precision))
-    if with_spectrum:
-        frobenius_below = marked["frobenius_ratio"][1]
-        marked |= _spectral(x, precision, frobenius_below)
-    frames = [
+    marked: Marked = {}
+    for names, measure in GROUPS.items():
+        if not asked.isdisjoint(names):
+            marked |= measure(x, precision)
+    return [
         pd.DataFrame(
             {
                 "layer": range(len(x)),
@@ -67,57 +81,77 @@ def _measure_sequence(x: Tensor, precision: str, *, with_spectrum: bool) -> pd.D
             }
         )
         for name, (values, below) in marked.items()
+        if name in asked
     ]
-    return pd.concat(frames, ignore_index=True)
 
 
 def _degenerate(x: Tensor) -> list[str]:
     """Return for each state what is wrong with it, or an empty text."""
     reasons = []
-    for state in x:
-        if not state.isfinite().all():
+    for largest in x.abs().amax((1, 2)).tolist():
+        if not math.isfinite(largest):
             reasons.append("not finite")
-        elif not state.any():
+        elif largest == 0:
             reasons.append("zero matrix")
         else:
-            reasons.append("one token" if len(state) == 1 else "")
+            reasons.append("one token" if x.shape[1] == 1 else "")
     return reasons
 
 
-def _ratios(x: Tensor, floor: float) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the measures that need no spectrum, each with its marks of the floor."""
+def _composite(x: Tensor, precision: str) -> Marked:
+    values = measures.in_cache(measures.composite_ratio, x)
+    marked = _mark(values, precision)
+    above = values.cpu().where(~marked[1], torch.nan)
+    rates = measures.rate(above[:, None])[:, 0]
+    return {"composite_ratio": marked, "rate": (rates, torch.zeros_like(marked[1]))}
+
+
+def _bracket(x: Tensor, precision: str) -> Marked:
     low, high = measures.in_cache(lambda pair: torch.stack(measures.minimiser_bracket(pair)), x)
-    ratios = {
-        "composite_ratio": measures.in_cache(measures.composite_ratio, x),
-        "composite_ratio_low": low,
-        "composite_ratio_high": high,
-        "frobenius_ratio": measures.in_cache(measures.frobenius_ratio, x),
+    return {
+        "composite_ratio_low": _mark(low, precision),
+        "composite_ratio_high": _mark(high, precision),
     }
-    marked = {name: (values.cpu(), values.cpu() < floor) for name, values in ratios.items()}
+
+
+def _frobenius(x: Tensor, precision: str) -> Marked:
+    return {"frobenius_ratio": _mark(measures.in_cache(measures.frobenius_ratio, x), precision)}
+
+
+def _cosine(x: Tensor, precision: str) -> Marked:
     cosine = measures.in_cache(measures.mean_cosine, x).cpu()
-    marked["cosine"] = (cosine, 1 - cosine < max(floor**2 / 2, precision_floor("float64")))
-    composite, below = marked["composite_ratio"]
-    rates = measures.rate(composite.where(~below, torch.nan)[:, None])[:, 0]
-    marked["rate"] = (rates, torch.zeros_like(below))
-    return marked
+    floor = max(precision_floor(precision) ** 2 / 2, precision_floor("float64"))
+    return {"cosine": (cosine, 1 - cosine < floor)}
 
 
-def _spectral(
-    x: Tensor, precision: str, frobenius_below: Tensor
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the measures of the singular values, each with its marks of the floor."""
+def _spectral(x: Tensor, precision: str) -> Marked:
     spectrum = measures.singular_values(x).cpu()
     centred = measures.singular_values(measures.residual(x)).cpu()
     second = spectrum[:, 1] if spectrum.shape[1] > 1 else torch.zeros(len(x), dtype=torch.double)
     below = second < precision_floor(precision) * spectrum[:, 0]
     tolerance = max(x.shape[-2:]) * EPS[precision]
     count = measures.numerical_rank(spectrum, tolerance=tolerance)
+    _, frobenius_below = _frobenius(x, precision)["frobenius_ratio"]
     return {
         "effective_rank": (measures.effective_rank(spectrum), below),
         "stable_rank": (measures.stable_rank(spectrum), below),
         "numerical_rank": (count, torch.zeros_like(below)),
         "participation_ratio": (measures.participation_ratio(centred), frobenius_below),
     }
+
+
+def _mark(ratios: Tensor, precision: str) -> tuple[Tensor, Tensor]:
+    return ratios.cpu(), ratios.cpu() < precision_floor(precision)
+
+
+# Which measures are found together, and how: values and marks of the floor of states [L + 1, T, D].
+GROUPS: dict[tuple[str, ...], Callable[[Tensor, str], Marked]] = {
+    ("composite_ratio", "rate"): _composite,
+    ("composite_ratio_low", "composite_ratio_high"): _bracket,
+    ("frobenius_ratio",): _frobenius,
+    ("cosine",): _cosine,
+    SPECTRAL_MEASURES: _spectral,
+}
 
 
 def _statuses(reasons: list[str], values: Tensor, below: Tensor) -> list[str]:
@@ -128,7 +162,13 @@ def _statuses(reasons: list[str], values: Tensor, below: Tensor) -> list[str]:
     return statuses
 
 
-def residuals(folder: Path, output: Path, *, spectral_sequences: int | None = None) -> pd.DataFrame:
+def residuals(
+    folder: Path,
+    output: Path,
+    *,
+    spectral_sequences: int | None = None,
+    only: Iterable[str] = MEASURES,
+) -> pd.DataFrame:
     """Write the tidy table of a folder of hidden states.
 
     Beside the measures, layer 0 of each ablation gets `repeated_share`, the share of a sequence's
@@ -138,6 +178,7 @@ def residuals(folder: Path, output: Path, *, spectral_sequences: int | None = No
         folder: what `rankcollapse.evaluate.evaluate` made.
         output: the Parquet file.
         spectral_sequences: how many sequences get the measures that need singular values.
+        only: the measures to compute.
 
     Returns:
         The table.
@@ -155,7 +196,10 @@ def residuals(folder: Path, output: Path, *, spectral_sequences: int | None = No
         steps(runs, f"measuring {folder.name}"), read_states(folder), strict=True
     ):
         table = measure_states(
-            states, precision=index["precision"], spectral_sequences=spectral_sequences
+            states,
+            precision=index["precision"],
+            spectral_sequences=spectral_sequences,
+            only=only,
         )
         tables.append(pd.concat([table, shares]).assign(variant=variant, reading=reading))
     key = {name: index[name] for name in ("checkpoint", "weights", "seed", "text", "precision")}

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# What a table of measures needs of an index.
+INDEX_KEYS = {
+    "checkpoint",
+    "weights",
+    "seed",
+    "text",
+    "precision",
+    "repeated_share",
+    "states",
+}
+
+
 class StatesError(RankCollapseError):
     """Stored states are missing or damaged."""
 
@@ -65,7 +77,7 @@ def hidden_states(
 
 
 def _record(states: list[Tensor], called: list[nn.Module]) -> Callable[..., None]:
-    def hook(block: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:  # noqa: ANN401
+    def hook(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
         if not called:
             states.append(args[0])
         called.append(block)
@@ -97,6 +109,11 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     try:
         index: dict[str, Any] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        missing = INDEX_KEYS - index.keys()
+    except (OSError, ValueError, AttributeError) as error:
         raise StatesError(f"{folder}: no hidden states ({error}); evaluate first") from None
+    if missing:
+        raise StatesError(
+            f"{folder}/index.json: has no {', '.join(sorted(missing))}; evaluate again"
+        )
     return index

@@ -83,8 +83,8 @@ def _checked(frame: pd.DataFrame, path: Path) -> pa.Table:
         raise TableError(f"{path}: {int(bare.sum())} values are missing without a reason")
     try:
         return pa.Table.from_pandas(frame[SCHEMA.names], schema=SCHEMA, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise TableError(f"{path}: {error}") from None
+    except (ValueError, TypeError) as error:
+        raise TableError(f"{path}: {'; '.join(map(str, error.args))}") from None
 
 
 def curves(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -132,9 +132,7 @@ def read_curves(path: Path) -> pd.DataFrame:
     Raises:
         TableError: the file is missing, or is not such a table.
     """
-    frame = read_csv(path, CURVE_COLUMNS)
-    frame["seed"] = frame["seed"].astype("Int64")
-    return frame
+    return read_csv(path, CURVE_COLUMNS)
 
 
 def read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
@@ -144,11 +142,13 @@ def read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
         TableError: the file is missing, or has other columns.
     """
     try:
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"seed": "Int64"})
     except FileNotFoundError:
         raise TableError(f"{path}: no such table; run the rule that makes it") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: not a CSV table ({error}); delete it and rerun") from None
+    except ValueError as error:
+        raise TableError(
+            f"{path}: not a CSV table ({str(error).strip()}); rerun its rule"
+        ) from None
     if list(frame.columns) != columns:
         raise TableError(f"{path}: columns are {list(frame.columns)}, expected {columns}")
     return frame

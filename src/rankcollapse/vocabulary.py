@@ -8,6 +8,16 @@ READINGS = ("as-published", "as-described")
 PRECISIONS = ("float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 FORMS = ("wikibio", "plain")
+SPECTRAL_MEASURES = ("effective_rank", "stable_rank", "numerical_rank", "participation_ratio")
+MEASURES = (
+    "composite_ratio",
+    "composite_ratio_low",
+    "composite_ratio_high",
+    "frobenius_ratio",
+    "cosine",
+    "rate",
+    *SPECTRAL_MEASURES,
+)
 
 
 def require_known(kind: str, name: str, known: Iterable[str]) -> None:

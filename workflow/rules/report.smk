@@ -6,9 +6,9 @@ rule report:
         figures=FIGURE_FILES.values(),
         verdicts=VERDICTS,
         curves=CURVES,
-        config=workflow.configfiles,
+        config=[os.path.relpath(path) for path in workflow.configfiles],
         code=source_files("report"),
-        template="src/rankcollapse/report.html.j2",
+        template="src/rankcollapse/report/report.html.j2",
     output:
         str(CONFIG.report),
     log:

@@ -167,6 +167,8 @@ def _rate_panel(axes: Axes, rows: pd.DataFrame) -> None:
         off_scale = curve["mean"] > _RATE_LIMITS[1]
         axes.plot(curve["layer"], curve["mean"].mask(off_scale), **look.line())
         layers = curve["layer"][off_scale]
+        if layers.empty:
+            continue  # an empty line that is not clipped would break the layout
         axes.plot(
             layers,
             np.full(len(layers), _RATE_LIMITS[1]),

@@ -4,7 +4,7 @@ import pandas as pd
 
 from rankcollapse.figures.panels import select
 from rankcollapse.figures.style import VARIANTS, label
-from rankcollapse.report_findings import listed, number, panel_name
+from rankcollapse.report.findings import listed, number, percent
 
 XLNET = "xlnet-base-cased"
 _CURVE = ["checkpoint", "weights", "variant"]
@@ -62,8 +62,8 @@ def xlnet_sentences(
     missed = select(verdicts, model=XLNET, weights="init", verdict="not reproduced")
     if missed.empty:
         return []
-    counts = missed["variant"].value_counts(sort=False)
-    where = listed(f"{count} on {VARIANTS[variant].label}" for variant, count in counts.items())
+    counts = {name: int((missed["variant"] == name).sum()) for name in VARIANTS}
+    where = listed(f"{count} on {VARIANTS[name].label}" for name, count in counts.items() if count)
     sentences = [
         f"{label(XLNET)} at initialisation has {len(missed)} points outside: {where}.",
         "Its input has no absolute positions, so equal pieces of a text start out as equal tokens, "
@@ -91,13 +91,13 @@ def _step(row: pd.Series, names: tuple[str, str], shares: pd.DataFrame) -> list[
         f"{names[1]} ({number(second)}), {number(row['published'])} published.",
         f"The published value lies {number(abs(gap), 2)} {_side(gap)} ours on {names[0]}; "
         f"going from {names[0]} to {names[1]} moves ours by {number(abs(step), 2)} "
-        f"{'up' if step > 0 else 'down'}.",
+        f"{'up' if step > 0 else 'down'}, {'towards' if step * gap > 0 else 'away from'} it.",
     ]
     if gap and first != second:
         with_repetition = (step > 0) == (second > first)
         sentences.append(
-            f"So a change of spelling alone moves this curve by {abs(step / gap):.0%} of what "
-            f"is missing, and the text with more repetition has the "
+            f"So another text alone moves this curve by {percent(abs(step / gap))} of its "
+            "distance from the published one, and the text with more repetition has the "
             f"{'higher' if with_repetition else 'lower'} ratio."
         )
     return sentences
@@ -105,8 +105,3 @@ def _step(row: pd.Series, names: tuple[str, str], shares: pd.DataFrame) -> list[
 
 def _side(gap: float) -> str:
     return "above" if gap > 0 else "below"
-
-
-def text_name(checkpoint: str, weights: str, variant: str) -> str:
-    """Return "XLNet at initialisation, SAN + skip"."""
-    return f"{panel_name(checkpoint, weights)}, {VARIANTS[variant].label}"

@@ -108,7 +108,7 @@ def texts(config: Config, commits: dict[str, str]) -> list[TextSource]:
     return [
         TextSource(
             name,
-            f"{text.repository} at {commits[name]}, {text.split}"
+            f"{text.repository} at {commits[name]}, {text.files}"
             if isinstance(text, HubText)
             else text.path.as_posix(),
             text.form,

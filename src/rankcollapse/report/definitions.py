@@ -39,8 +39,8 @@ MEASURES = (
     ),
     Measure(
         "frobenius_ratio",
-        "‖X − 1x̄ᵀ‖_F / ‖X‖_F",
-        "The same in the Frobenius norm, whose minimiser is the column mean. At most 1.",
+        "‖X − 1x̄ᵀ‖ / ‖X‖,  ‖·‖: Frobenius norm",
+        "The centre that minimises this norm is the column mean itself. At most 1.",
         _RATIO_FLOOR,
     ),
     Measure(
@@ -64,8 +64,8 @@ MEASURES = (
     ),
     Measure(
         "stable_rank",
-        "‖X‖_F² / σ₁²",
-        "σ₁: the largest singular value. At least 1. No centre.",
+        "Σ σᵢ² / σ₁²",
+        "σᵢ: singular values, σ₁ the largest. At least 1. No centre.",
         "as effective_rank",
     ),
     Measure(

@@ -1,0 +1,74 @@
+"""Take the results of a run into the README: `python workflow/readme.py`, after `make reproduce`.
+
+Copies the verdicts and the README's figure to docs/results, and writes the table of results between
+the README's markers. tests/test_readme.py fails when any of them has drifted.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+VERDICTS = ("figure2.csv", "curves.csv", "summary.json")
+FIGURES = ("figure2.png", "figure2_log.png", "readings.png")
+NAMES = {"bert-base-cased": "BERT", "albert-base-v2": "ALBERT", "xlnet-base-cased": "XLNet"}
+VARIANTS = {
+    "san": "SAN",
+    "san_mlp": "SAN + MLP",
+    "san_skip": "SAN + skip",
+    "transformer": "transformer",
+}
+
+
+def block(folder: Path) -> str:
+    """Return the README's text of the results, computed from the verdicts in a folder."""
+    points = pd.read_csv(folder / "figure2.csv")["verdict"].value_counts()
+    inside, outside = points.get("reproduced", 0), points.get("not reproduced", 0)
+    lines = [
+        f"Of the {points.sum()} published points of Figure 2, {inside + outside} could be "
+        f"compared: **{inside} reproduce, {outside} do not**. "
+        f"{points.get('below precision floor', 0)} lie below the precision floor of float32 and "
+        f"{points.get('not measured', 0)} need the trained checkpoints that `make paper` fetches.",
+        "",
+        "| at initialisation | comparable points | outside | chance of as many | layers outside |",
+        "|---|---|---|---|---|",
+    ]
+    curves = pd.read_csv(folder / "curves.csv", dtype={"outside_layers": str})
+    for curve in curves[curves["comparable"] > 0].itertuples():
+        layers = curve.outside_layers if isinstance(curve.outside_layers, str) else ""
+        lines.append(
+            f"| {NAMES[curve.model]} {VARIANTS[curve.variant]} | {curve.comparable} "
+            f"| {curve.not_reproduced} | {curve.p_value:.2g} | {layers} |"
+        )
+    return "\n".join(lines)
+
+
+def with_block(readme: str, text: str) -> str:
+    """Return the README with `text` between its markers."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def main() -> int:
+    """Copy the results of the embedded profile and rewrite the README's block."""
+    if subprocess.run(["dvc", "status", "--quiet"], cwd=ROOT, check=False).returncode:
+        print("dvc status: the outputs are not those of dvc.lock; run `make reproduce` first")
+        return 1
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in VERDICTS:
+        shutil.copyfile(ROOT / "data/embedded/verdicts" / name, RESULTS / name)
+    for name in FIGURES:
+        shutil.copyfile(ROOT / "figures/embedded" / name, RESULTS / name)
+    README.write_text(with_block(README.read_text(encoding="utf-8"), block(RESULTS)), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
