@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny models; figures mean nothing")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
-    parser.add_argument("--workers", type=int, default=1, help="models under way at once")
+    parser.add_argument("--workers", type=int, default=3, help="models under way at once")
     arguments = parser.parse_args()
     machine = {**describe_machine(), "threads": threads_each(arguments.workers)}
     if machine["load_before"] > QUIET_LOAD:

@@ -86,7 +86,7 @@ def test_the_plain_form_changes_nothing():
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(ValueError, match="unknown form 'wikbio': .*did you mean 'wikibio'"):
+    with pytest.raises(ValueError, match=r"unknown form 'wikbio': .*did you mean 'wikibio'"):
         in_form("text", "wikbio")
 
 

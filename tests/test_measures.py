@@ -195,6 +195,12 @@ def test_bracket_by_hand():
     assert value(high) == pytest.approx(8**0.5 / 3, rel=1e-15)
 
 
+def test_the_bounds_of_two_tokens_agree_and_keep_their_order():
+    low, high = minimiser_bracket(noise(5000, 2, 3))
+    torch.testing.assert_close(low, high, rtol=1e-14, atol=0)
+    assert (low <= high).all()
+
+
 def test_the_upper_bound_takes_the_median_where_it_is_better():
     x = torch.tensor([[0.0, 0.0, 0.0]] * 3 + [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     _, high = minimiser_bracket(x)

@@ -106,7 +106,7 @@ def test_only_what_is_asked_for_is_measured():
 
 
 def test_an_unknown_measure_is_refused():
-    with pytest.raises(ValueError, match="unknown measure 'rte': known are .*mean 'rate'"):
+    with pytest.raises(ValueError, match=r"unknown measure 'rte': known are .*mean 'rate'"):
         measure_states(noise(2, 1, 4, 4), precision="float64", only=["rte"])
     with pytest.raises(ValueError, match="unknown precision 'float16'"):
         measure_states(noise(2, 1, 4, 4), precision="float16")

@@ -157,7 +157,7 @@ def evaluate(
         Literal["wikibio", "plain"], Option(help="Surface form to bring the text into.")
     ] = "plain",
     tokenizer: Annotated[
-        Path | None, Option(help="Checkpoint whose tokenizer to take [default: this one].")
+        Path | None, Option(help="Checkpoint whose tokenizer to take (default: this one).")
     ] = None,
     variant: Annotated[
         list[str],
@@ -205,7 +205,7 @@ def residuals(
     states: Annotated[Path, Argument(help="Folder that `rankcollapse evaluate` made.")],
     output: Output,
     spectral_sequences: Annotated[
-        int | None, Option(min=1, help="Sequences that get the ranks [default: all].")
+        int | None, Option(min=1, help="Sequences that get the ranks (default: all).")
     ] = None,
     measure: Annotated[
         list[str],
