@@ -29,7 +29,7 @@ install: .venv/installed ## the virtual environment .venv
 	@touch $@
 
 test: install browser ## every test
-	python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 # The report is tested in a real browser.
 browser: install

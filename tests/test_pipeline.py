@@ -16,7 +16,6 @@ from pipeline import CONFIG, call, commit, copy_repository, edit, environment, s
 from rankcollapse.files import md5
 from rankcollapse.tracking import read_events
 
-pytestmark = pytest.mark.xdist_group("pipeline")
 REPRODUCE = (sys.executable, "workflow/reproduce.py", "smoke")
 EVERY_RULE = {
     "weights": 6,

@@ -9,7 +9,6 @@ import yaml
 from hub_server import COMMIT, Hub, serve
 from pipeline import ROOT, call, copy_repository
 
-pytestmark = pytest.mark.xdist_group("pipeline")
 TINY = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
