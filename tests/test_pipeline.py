@@ -232,7 +232,7 @@ def test_a_lock_of_a_killed_dvc_is_no_obstacle(tree):
     dead = subprocess.Popen(("true",))
     dead.wait()
     holder = {"pid": dead.pid, "cmd": "dvc repro"}
-    locked = {str(tree / "data/smoke/residuals"): {"write": holder}}
+    locked = {"read": {}, "write": {str(tree / "data/smoke/residuals"): holder}}
     (tree / ".dvc/tmp/rwlock").write_text(json.dumps(locked))
     (tree / ".dvc/tmp/lock").write_text(f"{dead.pid}\n")
     assert "up to date" in call(tree, "dvc", "repro")
