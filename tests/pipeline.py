@@ -16,7 +16,8 @@ def environment(tree, **changes):
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("MLFLOW", "RANKCOLLAPSE", "MAKE"))
+        # Coverage is measured in this repository, not in its copy.
+        if not name.startswith(("MLFLOW", "RANKCOLLAPSE", "MAKE", "COV"))
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     offline = {"HF_HUB_OFFLINE": "1", "DVC_NO_ANALYTICS": "true"}

@@ -1,9 +1,13 @@
 include: "common.smk"
 
 
+TABLES = [f"{DATA}/residuals/{name}.parquet" for name in RUNS]
+
+
 rule residuals:
     default_target: True
     input:
+        TABLES,
         CURVES,
     message:
         "Residual tables of {PROFILE} are there"
@@ -66,7 +70,7 @@ rule residual:
 
 rule curves:
     input:
-        tables=[f"{DATA}/residuals/{name}.parquet" for name in RUNS],
+        tables=TABLES,
         code=source_files("tables"),
     output:
         CURVES,
