@@ -4,9 +4,8 @@ Three models (BERT-base, ALBERT-base-v2, XLNet-base), four variants, 32 x 128 to
 measure: what the published notebook took 151.6 s, 6.65 GB of memory and 5.6 GB of disk for, on
 two quiet cores.
 
-The models run side by side, one thread each on two cores. Tried once on cores that other work
-shared, three at once took 149 s and two at once 203 s, for the same CPU time; one at a time, with
-all threads, and a quiet machine have not been tried.
+The models run side by side, one thread each: on two quiet cores three at once took 49 s and two at
+once 58 s.
 """
 
 import os

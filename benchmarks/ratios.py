@@ -21,11 +21,13 @@ import torch
 from conditions import CONFIG, ROOT, Size
 from figure import Figure
 from torch import Tensor
+from torch.nn.functional import linear
 
 from rankcollapse import ablate
 from rankcollapse.checkpoints import load_model, make_random
 from rankcollapse.config import load_config
 from rankcollapse.evaluate import BATCH, Text, evaluate, read_batch
+from rankcollapse.products import OneDNN
 from rankcollapse.residuals import residuals
 from rankcollapse.vocabulary import MEASURES, VARIANTS
 
@@ -112,7 +114,8 @@ def _ratios(work: Work, repetitions: int, threads: int) -> list[Figure]:
     layer = _Layer(model.config, rows=ids.numel())
     seconds = _medians(
         {
-            "products": layer.multiply,
+            "products": partial(layer.multiply, torch.mm),
+            "oneDNN": layer.multiply_by_onednn,
             **{variant: partial(_forward, model, ids, variant) for variant in VARIANTS},
             "evaluate": work.evaluate,
             "composite": partial(work.measure, ("composite_ratio",)),
@@ -137,19 +140,23 @@ def _ratios(work: Work, repetitions: int, threads: int) -> list[Figure]:
         ),
         Figure(
             part=part,
-            name="evaluation and composite ratio / bare passes",
-            value=(seconds["evaluate"] + seconds["composite"]) / bare,
+            name="rate of oneDNN / rate of torch.mm, same products",
+            value=seconds["products"] / seconds["oneDNN"],
             unit="",
-            limit=1.3,
-            note=f"{seconds['evaluate']:.1f} s + {seconds['composite']:.2f} s / {bare:.1f} s",
         ),
-        Figure(
-            part=part,
-            name="evaluation and all measures / bare passes",
-            value=(seconds["evaluate"] + seconds["all"]) / bare,
-            unit="",
-            limit=2.0,
-            note=f"{seconds['evaluate']:.1f} s + {seconds['all']:.2f} s / {bare:.1f} s",
+        *(
+            Figure(
+                part=part,
+                name=f"evaluation and {name} / bare passes",
+                value=(seconds["evaluate"] + seconds[key]) / bare,
+                unit="",
+                limit=limit,
+                note=f"{seconds['evaluate']:.1f} s + {seconds[key]:.2f} s / {bare:.1f} s",
+            )
+            for name, key, limit in (
+                ("composite ratio", "composite", 1.3),
+                ("all measures", "all", 2.0),
+            )
         ),
     ]
 
@@ -173,13 +180,18 @@ class _Layer:
         """Return those of scores and weighted sums in one block."""
         return 4 * self.rows * tokens * self.width
 
-    def multiply(self) -> None:
+    def multiply(self, product: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Multiply by query, key, value, output and the two matrices of the MLP."""
         with torch.inference_mode():
             for _ in range(4):
-                torch.mm(self.narrow, self.square)
-            torch.mm(self.narrow, self.up)
-            torch.mm(self.wide, self.down)
+                product(self.narrow, self.square)
+            product(self.narrow, self.up)
+            product(self.wide, self.down)
+
+    def multiply_by_onednn(self) -> None:
+        """Do the same as `evaluate` does it."""
+        with OneDNN():
+            self.multiply(lambda x, weight: linear(x, weight.T))
 
 
 def _forward(model: Any, ids: Tensor, variant: str) -> None:

@@ -18,7 +18,7 @@ STAGES = ("checkpoints", "residuals", "figures")
 ORDER = [
     *("errors", "vocabulary", "files", "precision", "progress", "sources", "config", "jobs"),
     *("tracking", "checkpoints", "corpus", "architectures", "ablation", "states", "measures"),
-    *("evaluate", "tables", "residuals", "published", "intervals", "paths", "figures"),
+    *("products", "evaluate", "tables", "residuals", "published", "intervals", "paths", "figures"),
     *("verdicts", "report", "mlflow_store", "mlflow_runs", "doctor", "cli"),
 ]
 

@@ -85,10 +85,3 @@ def test_all_points_unfold(page):
     assert not rows.first.is_visible()
     page.locator("summary").click()
     assert rows.first.is_visible()
-
-
-def test_a_missing_browser_fails_and_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(browser, "CHROMIUM", None)
-    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", "/nowhere")
-    with pytest.raises(pytest.fail.Exception, match="apt-get install -y chromium"):
-        browser.chromium().__enter__()

