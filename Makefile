@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := true
 export MLFLOW_DISABLE_TELEMETRY := true
 .DEFAULT_GOAL := help
 
-.PHONY: help reproduce paper smoke install test browser lint bench pull clean
+.PHONY: help reproduce full paper smoke install test browser lint bench pull clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -13,10 +13,13 @@ help: ## list the targets
 reproduce: ## everything that needs no network beyond the package index; figures, verdicts, report
 	@$(PYTHON) workflow/reproduce.py embedded
 
-paper: ## the same with the paper's checkpoints and texts, from the Hugging Face hub
+full: ## the same with the training seeds and controls that intervals need; up to three hours
+	@$(PYTHON) workflow/reproduce.py full
+
+paper: ## as full with the paper's checkpoints and texts, from the Hugging Face hub
 	@$(PYTHON) workflow/reproduce.py paper
 
-smoke: ## the same pipeline on tiny checkpoints, in two minutes
+smoke: ## the same pipeline on tiny checkpoints, in three minutes
 	@$(PYTHON) workflow/reproduce.py smoke
 
 install: .venv/installed ## the virtual environment .venv
@@ -51,4 +54,4 @@ pull: install ## outputs of the recorded run from the DVC remote, instead of com
 	snakemake --touch --cores all --quiet all
 
 clean: ## what the pipeline made; never the DVC cache or MLflow
-	rm -rf data/embedded data/paper data/smoke figures report.html .snakemake
+	rm -rf data/embedded data/full data/paper data/smoke figures report.html .snakemake

@@ -5,6 +5,7 @@
 include: "workflow/rules/common.smk"
 include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/residuals.smk"
+include: "workflow/rules/tasks.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
 
@@ -14,6 +15,7 @@ rule all:
     input:
         rules.checkpoints.input,
         rules.residuals.input,
+        rules.tasks.input,
         rules.figures.input,
         rules.report.output,
     message:

@@ -1,5 +1,6 @@
 """One measured figure, and the limit that it has to keep."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -58,7 +59,7 @@ def print_table(figures: Sequence[Figure], *, title: str) -> None:
             met = {True: "yes", False: "[red]no", None: ""}[figure.met]
             value = _number(figure, figure.value)
             table.add_row(figure.name, value, _limit(figure), met, figure.note)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
 def _limit(figure: Figure) -> str:

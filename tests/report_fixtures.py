@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import task_fixtures
 import yaml
 from curve_fixtures import curve
 
-from rankcollapse import tracking
+from rankcollapse import claims, task_tables, tracking
 from rankcollapse.checkpoints.manifest import (
     Manifest,
     RandomSource,
@@ -24,6 +25,8 @@ from rankcollapse.verdicts import write_verdicts
 PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "figure2.csv"
 SEEDS = (0, 1, 2, 3)
 FIGURES = ("figure1", "figure2", "figure5", "readings", "texts")
+TRAINED_FIGURES = ("figure3", "figure4", "width_depth")
+TASKS = Path("data/trial/tasks")
 BERT, XLNET, MPNET, MINILM = (
     "bert-base-cased",
     "xlnet-base-cased",
@@ -85,6 +88,22 @@ def settings():
                 "readings": ["as-published"],
             },
         ],
+        "memorization": {"text": "plain", "tokenizer": MINILM},
+        "trainings": trainings(),
+        "circle": {"epochs": {"as-published": 70, "as-described": 600}, "seeds": 12, "shown": 3},
+    }
+
+
+def trainings():
+    one = {"reading": "as-published", "training": "residual", "learning_rate": 1e-5}
+    sorting = one | {"task": "sorting", "epochs": 65, "heads": 2, "depth": 6, "width": 48}
+    hull = one | {"task": "convex_hull", "epochs": 70, "heads": 3, "depth": 6, "width": 84}
+    return {
+        "sorting": sorting | {"seeds": 3},
+        "sorting-650": sorting | {"reading": "as-described", "epochs": 650, "seeds": 2},
+        "sorting-layer-drop": sorting | {"training": "layer_drop", "seeds": 3},
+        "sorting-pure": sorting | {"training": "pure", "seeds": 3},
+        "convex-hull": hull | {"seeds": 1},
     }
 
 
@@ -144,14 +163,40 @@ def judge_and_draw(curves, *figures):
     write_csv(table, curves)
     write_verdicts(table, PUBLISHED, Path("data/trial/verdicts"), text="wikibio")
     for name in figures:
-        draw(
-            name,
-            Path("figures/trial", name),
-            curves=table,
-            published=PUBLISHED,
-            text="wikibio",
-            seed=0,
-        )
+        tables = {"curves": table, "published": PUBLISHED}
+        draw(name, Path("figures/trial", name), tables=tables, text="wikibio", seed=0)
+
+
+def trained_scores():
+    """Sorting with every control and in both readings, the hull with one seed and few of them."""
+    kept = ("published", "residual_kept", "frozen", "reread")
+    rows = [
+        task_fixtures.scores(),
+        task_fixtures.scores(
+            reading="as-described", epochs=650, seeds=(0, 1), controls=("published", "frozen")
+        ),
+        task_fixtures.scores(task="convex_hull", seeds=(0,), controls=kept),
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def judge_trained(scores=None, circle=None, lengths=None):
+    """Write the tables of the trained experiments and their claims; the fixtures' where None."""
+    scores = trained_scores() if scores is None else scores
+    circle = task_fixtures.circle() if circle is None else circle
+    write_csv(TASKS / "accuracy.csv", task_tables.accuracy([scores]))
+    write_csv(TASKS / "circle.csv", circle)
+    write_csv(TASKS / "lengths.csv", task_fixtures.lengths() if lengths is None else lengths)
+    write_csv(Path("data/trial/verdicts/claims.csv"), claims.judge(scores, circle))
+
+
+def draw_trained():
+    """Draw the figures of the trained experiments."""
+    write_csv(TASKS / "trajectories.csv", task_fixtures.trajectories())
+    names = ("accuracy", "circle", "lengths", "trajectories")
+    tables = {name: TASKS / f"{name}.csv" for name in names}
+    for name in TRAINED_FIGURES:
+        draw(name, Path("figures/trial", name), tables=tables, text="wikibio", seed=0)
 
 
 def build(folder):
@@ -164,6 +209,8 @@ def build(folder):
             model = getattr(checkpoint, "name", name)
             manifest(Path("data/trial/checkpoints", name), model, seed)
         judge_and_draw(measured_curves(), *FIGURES)
+        judge_trained()
+        draw_trained()
         for rule, key in (("evaluate", "one"), ("evaluate", "two"), ("curves", "all")):
             event = Path("logs/trial", rule, key)
             with tracking.run(event, params={}, inputs=[], outputs=[]) as run:

@@ -40,6 +40,8 @@ def test_every_limit_of_the_project_is_measured(result):
         "rate of a bare forward pass / rate of its products": 0.8,
         "evaluation and composite ratio / bare passes": 1.3,
         "evaluation and all measures / bare passes": 2.0,
+        "sorting, 8 seeds": 10.0,
+        "sorting: 20 paths of each length": 0.5,
         "rankcollapse --help": 0.5,
         "commands that import what they do not use": 0,
     }

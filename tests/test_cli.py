@@ -104,18 +104,24 @@ def subprocess_call(*arguments, **variables):
 
 def test_the_commands_are_these():
     assert {" ".join(words) for words in NAMES} == {
+        "accuracy",
         "checkpoint hub",
         "checkpoint local",
         "checkpoint random",
         "checkpoint text",
         "checkpoint wheel",
+        "circle",
+        "claims",
         "curves",
         "doctor",
         "evaluate",
         "figure",
         "flush",
+        "join",
+        "paths",
         "report",
         "residuals",
+        "train",
         "verdict",
     }
 
@@ -170,7 +176,7 @@ def test_no_command_is_usage():
         (["residuals", "states", "--outptu", "x"], "No such option"),
         (["residuals", "s", "--output", "x", "--measure", "rte"], "did you mean 'rate'"),
         (["residuals", "s", "--output", "x", "--spectral-sequences", "0"], "equal to 1"),
-        (["figure", "figure3", "--output", "x"], "'figure3' is not one of"),
+        (["figure", "figure6", "--output", "x"], "'figure6' is not one of"),
         (
             ["checkpoint", "random", "c", "--seed", "-1", "--name", "n", "--output", "x"],
             "equal to 0",

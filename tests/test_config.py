@@ -71,6 +71,21 @@ MINIMAL = {
             "readings": ["as-published"],
         },
     ],
+    "memorization": {"text": "rte", "tokenizer": "mine"},
+    "trainings": {
+        "sorting": {
+            "task": "sorting",
+            "reading": "as-published",
+            "training": "residual",
+            "epochs": 65,
+            "learning_rate": 1e-5,
+            "heads": 2,
+            "depth": 6,
+            "width": 48,
+            "seeds": 2,
+        },
+    },
+    "circle": {"epochs": {"as-published": 70}, "seeds": 2, "shown": 1},
 }
 DELETED = object()
 

@@ -12,14 +12,16 @@ from rankcollapse.config import load_config
 from rankcollapse.sources import PACKAGE, source_files
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("checkpoints", "residuals", "figures")
+STAGES = ("checkpoints", "residuals", "tasks", "figures")
 
 # Data flows to the right: a module imports from those that stand before it.
 ORDER = [
     *("errors", "vocabulary", "files", "precision", "progress", "sources", "config", "jobs"),
     *("tracking", "checkpoints", "corpus", "architectures", "ablation", "states", "measures"),
-    *("products", "evaluate", "tables", "residuals", "published", "intervals", "paths", "figures"),
-    *("verdicts", "report", "mlflow_store", "mlflow_runs", "doctor", "cli"),
+    *("products", "evaluate", "tables", "residuals", "published", "intervals", "paths"),
+    *("tasks", "block", "san", "training", "sampled_paths", "experiments", "frozen_paths"),
+    *("task_tables", "controls", "circle_runs", "figures", "verdicts", "claims", "report"),
+    *("mlflow_store", "mlflow_runs", "doctor", "cli"),
 ]
 
 

@@ -22,14 +22,28 @@ EVERY_RULE = {
     "evaluate": 8,
     "residual": 8,
     "curves": 1,
+    "train": 4,
+    "paths": 4,
+    "circle": 2,
+    "join": 3,
+    "accuracy": 1,
     "figure1": 1,
     "figure2": 1,
+    "figure3": 1,
+    "figure4": 1,
     "figure5": 1,
+    "width_depth": 1,
     "readings": 1,
     "texts": 1,
+    "claims": 1,
     "verdict": 1,
     "report": 1,
 }
+
+OWN_FIGURES = ("readings", "texts", "width_depth")
+FURTHER_PAGES = (*("figure2_log", "figure3_as_described", "figure3_threshold", "figure4_controls"),)
+TRAININGS = ("sorting", "sorting-layer-drop", "sorting-pure", "sorting-deep")
+READINGS = ("published", "described")
 
 
 def finished(tree):
@@ -104,14 +118,30 @@ def test_the_run_leaves_exactly_these_files(tree):
     }
     figures = {
         f"figures/smoke/{name}"
-        for stem in ("figure1", "figure2", "figure5", "readings", "texts")
+        for stem in (*(f"figure{number}" for number in range(1, 6)), *OWN_FIGURES)
         for name in (f"{stem}.pdf", f"{stem}.png", f"{stem}.csv")
-    } | {"figures/smoke/figure2_log.png"}
+    }
+    figures |= {f"figures/smoke/{page}.png" for page in FURTHER_PAGES}
     verdicts = {
-        f"data/smoke/verdicts/{name}" for name in ("figure2.csv", "curves.csv", "summary.json")
+        f"data/smoke/verdicts/{name}"
+        for name in ("figure2.csv", "curves.csv", "summary.json", "claims.csv")
+    }
+    trained = {
+        f"data/smoke/tasks/trained/{training}/{name}"
+        for training in TRAININGS
+        for name in ("experiment.json", "history.csv", "model.safetensors")
+    }
+    tasks = {
+        f"data/smoke/tasks/{name}.csv"
+        for name in (
+            *("accuracy", "circle", "lengths", "trajectories"),
+            *(f"scores/{training}" for training in TRAININGS),
+            *(f"lengths/{training}" for training in TRAININGS),
+            *(f"{table}/as-{how}" for table in ("circle", "trajectories") for how in READINGS),
+        )
     }
     tables = {path for path in made if path.endswith(".parquet")}
-    assert made - tables == figures | verdicts | {
+    assert made - tables == figures | verdicts | trained | tasks | {
         "data/smoke/residuals/curves.csv",
         "data/smoke/report.html",
     }
@@ -162,6 +192,8 @@ def test_a_second_flush_adds_nothing(tree):
 def test_the_same_config_gives_the_same_bytes(tree):
     names = ("data/smoke/residuals/tiny-bert.wikibio.float32.parquet", "figures/smoke/figure2.pdf")
     names += ("data/smoke/residuals/curves.csv", "figures/smoke/figure2.png")
+    trained = "data/smoke/tasks/trained/sorting/model.safetensors"
+    names += (trained, "data/smoke/tasks/accuracy.csv", "figures/smoke/figure4.pdf")
     before = [md5(tree / name) for name in names]
     for name in names:
         (tree / name).unlink()
@@ -191,6 +223,14 @@ def test_one_changed_setting_reruns_what_it_concerns(tree):
     with changed(tree / CONFIG, "seeds: [0, 1]", "seeds: [0, 1, 2]"):
         assert wanted(tree)["weights"] == 1
         assert "evaluate" not in wanted(tree)
+
+
+def test_one_changed_training_reruns_that_training_alone(tree):
+    with changed(tree / CONFIG, "training: pure, epochs: 1", "training: pure, epochs: 2"):
+        assert wanted(tree)["train"] == 1
+        assert wanted(tree)["paths"] == 1
+        assert "evaluate" not in wanted(tree)
+        assert set(json.loads(call(tree, "dvc", "status", "--json"))) == {"tasks"}
 
 
 def test_a_clone_pulls_and_has_nothing_to_do_but_what_is_edited(tree, tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -20,6 +20,7 @@ def close(actual, expected):
     torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-5, atol=1e-5)
 
 
+@settings(deadline=None)
 @given(SIZES, SIZES, SIZES, SIZES, st.booleans())
 def test_a_linear_map_is_what_float64_says(batch, tokens, features, outputs, biased):
     x, weight = draw(batch, tokens, features), draw(outputs, features, seed=1)
@@ -34,6 +35,7 @@ def test_a_linear_map_is_what_float64_says(batch, tokens, features, outputs, bia
     )
 
 
+@settings(deadline=None)
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, st.booleans())
 def test_the_linear_maps_of_xlnet_are_what_einsum_says(
     tokens, batch, features, heads, width, repeated

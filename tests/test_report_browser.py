@@ -7,6 +7,7 @@ import report_fixtures as profile
 
 from rankcollapse.report import write_report
 
+CLAIMS = 36
 # Wide screen, telephone, and a window between them; light and dark.
 VIEWS = [(1280, 900, "light"), (390, 844, "light"), (700, 900, "dark")]
 
@@ -53,12 +54,12 @@ def test_it_opens_without_an_error_and_asks_for_nothing_else(page, report):
 
 def test_every_picture_is_loaded(page):
     sizes = page.evaluate("[...document.images].map(i => [i.naturalWidth, i.complete])")
-    assert len(sizes) == 6
+    assert len(sizes) == 14
     assert all(width > 0 and complete for width, complete in sizes)
 
 
 def test_the_page_is_as_wide_as_its_window(page):
-    page.evaluate("document.querySelector('details').open = true")
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     width, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width <= window
 
@@ -79,9 +80,10 @@ def test_text_stands_out_from_its_background(page):
     assert min(contrast) >= 4.5  # WCAG 2, level AA
 
 
-def test_all_points_unfold(page):
-    rows = page.locator("details tbody tr")
-    assert rows.count() == 312
-    assert not rows.first.is_visible()
-    page.locator("summary").click()
-    assert rows.first.is_visible()
+def test_all_points_and_claims_unfold(page):
+    for name, count in (("all-points", 312), ("all-claims", CLAIMS)):
+        rows = page.locator(f"#{name} tbody tr")
+        assert rows.count() == count
+        assert not rows.first.is_visible()
+        page.locator(f"#{name} summary").click()
+        assert rows.first.is_visible()

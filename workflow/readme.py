@@ -7,6 +7,7 @@ the README's markers. tests/test_readme.py fails when any of them has drifted.
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -15,8 +16,20 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-VERDICTS = ("figure2.csv", "curves.csv", "summary.json")
-FIGURES = ("figure2.png", "figure2_log.png", "readings.png", "texts.csv")
+VERDICTS = ("claims.csv", "curves.csv", "figure2.csv", "summary.json")
+FIGURES = (
+    *("figure2.png", "figure2_log.png", "readings.png", "texts.csv"),
+    *("figure3.png", "figure3.csv", "figure4.png", "figure4_controls.png", "width_depth.png"),
+)
+TASKS = {"sorting": "sorting", "convex_hull": "convex hull", "memorization": "memorisation"}
+CONTROLS = {
+    "published": "as published: residual and trained gain cut",
+    "residual_kept": "residual kept",
+    "frozen": "exact terms of the output by length",
+    "reread": "as published, classifier fitted anew",
+    "layer_drop": "as published, trained with random paths",
+    "pure": "trained without residuals",
+}
 NAMES = {"bert-base-cased": "BERT", "albert-base-v2": "ALBERT", "xlnet-base-cased": "XLNet"}
 VARIANTS = {
     "san": "SAN",
@@ -46,7 +59,47 @@ def block(folder: Path) -> str:
             f"| {NAMES[curve.model]} {VARIANTS[curve.variant]} | {curve.comparable} "
             f"| {curve.not_reproduced} | {curve.p_value:.2g} | {layers} |"
         )
-    return "\n".join([*lines, "", _xlnet(folder)])
+    return "\n".join([*lines, "", _xlnet(folder), "", *_claims(folder), "", _circle(folder)])
+
+
+def _claims(folder: Path) -> Iterator[str]:
+    """Yield the table of claim C6: how far accuracy falls from short to long paths."""
+    claims = pd.read_csv(folder / "claims.csv")
+    rows = claims[claims["claim"].str.startswith("C6, as-published")]
+    yield (
+        "Do short paths carry trained networks (Figure 4)? Accuracy of short paths (lengths 1 to "
+        "3) minus that of long ones (4 to 6), with its 95 % interval over training seeds:"
+    )
+    yield ""
+    yield f"| paths | {' | '.join(TASKS.values())} |"
+    yield f"|---|{'---|' * len(TASKS)}"
+    for control, name in CONTROLS.items():
+        cells = [_effect(rows[(rows["control"] == control) & (rows["task"] == t)]) for t in TASKS]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _effect(rows: pd.DataFrame) -> str:
+    measured = rows.dropna(subset="effect")
+    if measured.empty:
+        return "not measured"
+    row = measured.iloc[0]
+    if pd.isna(row["low"]):
+        return f"{row['effect']:+.3f} ({row['verdict']})"
+    return f"{row['effect']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+
+
+def _circle(folder: Path) -> str:
+    """Return how many runs of Figure 3 end in one point."""
+    ends = pd.read_csv(folder / "figure3.csv")
+    counts = ends.groupby(["reading", "variant"], sort=False)[["collapsed", "runs"]].sum()
+    said = []
+    for reading in dict.fromkeys(ends["reading"]):
+        parts = [
+            f"{VARIANTS[variant]} {count.collapsed} of {count.runs}"
+            for variant, count in counts.loc[reading].iterrows()
+        ]
+        said.append(f"{reading.replace('-', ' ')}: {', '.join(parts)}")
+    return f"Runs of the circle (Figure 3) that end in one point, all widths; {'; '.join(said)}."
 
 
 def _xlnet(folder: Path) -> str:

@@ -119,6 +119,35 @@ class Evaluation(_Section):
     readings: list[Reading] = Field(min_length=1)
 
 
+class Training(_Section):
+    """Networks of one shape that learn a task, with the training seeds 0 to `seeds` - 1."""
+
+    task: Literal["sorting", "convex_hull", "memorization"]
+    reading: Reading
+    training: Literal["residual", "layer_drop", "pure"]
+    epochs: Count
+    learning_rate: Annotated[float, Field(gt=0)]
+    heads: Count
+    depth: Count
+    width: Count
+    seeds: Count
+
+
+class Memorization(_Section):
+    """The text to memorise: biographies, or tab-separated pairs of sentences, one a line."""
+
+    text: Name
+    tokenizer: Name
+
+
+class Circle(_Section):
+    """Figure 3: epochs of each reading, seeds 0 to `seeds` - 1, the one whose path is shown."""
+
+    epochs: dict[Reading, Count]
+    seeds: Count
+    shown: Seed
+
+
 @dataclass(frozen=True)
 class Run:
     """One job of the grid: one folder of weights, one text, one precision."""
@@ -148,6 +177,9 @@ class Config(_Section):
     published_text: Name
     checkpoints: dict[Name, Checkpoint]
     evaluations: list[Evaluation] = Field(min_length=1)
+    memorization: Memorization
+    trainings: dict[Name, Training] = Field(min_length=1)
+    circle: Circle
 
     @check(mode="after")
     def _names_are_known(self) -> "Config":
@@ -166,6 +198,21 @@ class Config(_Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"evaluations: {name} is asked for twice")
+        return self
+
+    @check(mode="after")
+    def _trainings_are_sound(self) -> "Config":
+        _known("memorization.text", self.memorization.text, self.texts)
+        self._lends_tokenizer("memorization.tokenizer", self.memorization.tokenizer)
+        for name, training in self.trainings.items():
+            if training.width % training.heads:
+                heads, width = training.heads, training.width
+                raise ValueError(f"trainings.{name}: {heads} heads do not divide the width {width}")
+        if self.circle.shown >= self.circle.seeds:
+            raise ValueError(
+                f"circle.shown: seed {self.circle.shown} is not run; "
+                f"seeds are 0 to {self.circle.seeds - 1}"
+            )
         return self
 
     def _lends_tokenizer(self, where: str, name: str) -> None:

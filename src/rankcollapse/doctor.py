@@ -27,8 +27,8 @@ from rankcollapse.mlflow_store import check as check_store
 from rankcollapse.mlflow_store import default_uri
 
 GB = 10**9
-MEMORY = {"smoke": 2 * GB, "embedded": 4 * GB, "paper": 4 * GB}
-DISK = {"smoke": 1 * GB, "embedded": 6 * GB, "paper": 8 * GB}
+MEMORY = {"smoke": 2 * GB, "embedded": 4 * GB, "full": 4 * GB, "paper": 4 * GB}
+DISK = {"smoke": 1 * GB, "embedded": 6 * GB, "full": 7 * GB, "paper": 8 * GB}
 PYTHONS = ((3, 11), (3, 13))
 TOOLS = ("dvc", "snakemake", "mlflow")
 STYLES = {"ok": "green", "note": "yellow", "bad": "red"}

@@ -1,19 +1,23 @@
-"""Where one more measurement falls, if all is right: the statistics behind the verdicts.
+"""The statistics behind the verdicts.
 
-Shapes: S seeds. A leading axis of layers or draws is allowed everywhere. The rule that these
-intervals serve is stated in `rankcollapse.verdicts`.
+Where one more measurement falls, if all is right: the rule that these intervals serve is stated in
+`rankcollapse.verdicts`. Shapes: S seeds. A leading axis of layers or draws is allowed everywhere.
+
+What a share, a difference of two and a mean may be: the rule is stated in `rankcollapse.claims`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import stdtrit
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
 
 from rankcollapse.published import TEXTS
 
 ERROR_RATE = 0.05  # of right points
 DRAWS = 4000
+MINIMUM_SEEDS = 2  # below which no interval of a mean is given
 
 _SEED = 2021
 
@@ -101,6 +105,49 @@ def outside_by_chance(seeds: Seeds) -> NDArray[np.int64]:
     outside = np.abs(theirs - interval.centre) > interval.reach * interval.error
     counts: NDArray[np.int64] = outside.sum(axis=-1)
     return counts
+
+
+def share_interval(count: ArrayLike, runs: int) -> tuple[Array, Array]:
+    """Return the ends of Wilson's 95 % interval of a share.
+
+    Args:
+        count: how many of the runs have the property, any shape.
+        runs: at least 1.
+    """
+    z = ndtri(1 - ERROR_RATE / 2)
+    share = np.asarray(count, dtype=float) / runs
+    centre = (share + z**2 / (2 * runs)) / (1 + z**2 / runs)
+    half = z / (1 + z**2 / runs) * np.sqrt(share * (1 - share) / runs + z**2 / (4 * runs**2))
+    return centre - half, centre + half
+
+
+def difference_interval(
+    first: tuple[int, int], second: tuple[int, int]
+) -> tuple[float, float, float]:
+    """Return the difference of two independent shares and the ends of its 95 % interval.
+
+    Args:
+        first: how many of how many runs.
+        second: the same of the runs whose share is taken off.
+
+    Source: Newcombe 1998, method 10.
+    """
+    (low, high), (other_low, other_high) = share_interval(*first), share_interval(*second)
+    share, other = first[0] / first[1], second[0] / second[1]
+    below = float(np.hypot(share - low, other_high - other))
+    above = float(np.hypot(high - share, other - other_low))
+    return share - other, share - other - below, share - other + above
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of Student's 95 % interval of a mean, from at least 2 values."""
+    count = len(values)
+    half = (
+        float(stdtrit(count - 1, 1 - ERROR_RATE / 2))
+        * float(np.std(values, ddof=1))
+        / np.sqrt(count)
+    )
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def _interval(centre: Array, variances: tuple[Array, Array], degrees: tuple[Any, Any]) -> Interval:

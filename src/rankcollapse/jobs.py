@@ -89,3 +89,30 @@ def evaluate_flags(config: Config, run: Run) -> str:
             *("--device", config.device),
         ]
     )
+
+
+def train_flags(config: Config, name: str) -> str:
+    """Return the arguments of `rankcollapse train` that say what is trained."""
+    settings = config.trainings[name]
+    return join(
+        [
+            settings.task,
+            *("--seeds", f"0-{settings.seeds - 1}", "--reading", settings.reading),
+            *("--training", settings.training, "--epochs", str(settings.epochs)),
+            *("--learning-rate", str(settings.learning_rate), "--heads", str(settings.heads)),
+            *("--depth", str(settings.depth), "--width", str(settings.width)),
+        ]
+    )
+
+
+def circle_flags(config: Config, reading: str) -> str:
+    """Return the flags of `rankcollapse circle` that say what is run."""
+    settings = config.circle
+    epochs = next(count for name, count in settings.epochs.items() if name == reading)
+    seeds = f"0-{settings.seeds - 1}"
+    return join(
+        [
+            *("--reading", reading, "--seeds", seeds, "--shown", str(settings.shown)),
+            *("--epochs", str(epochs)),
+        ]
+    )

@@ -1,8 +1,10 @@
-"""Dense products of a forward pass on a CPU, computed by oneDNN.
+"""Dense products on a CPU, computed by oneDNN.
 
 torch gives float32 products to MKL, which uses AVX2 at most on CPUs of other makers than Intel;
 oneDNN, which comes with torch too, uses what the CPU has (benchmarks/ratios.py measures both).
 The two differ by float32 round-off.
+
+Shapes: S independent products, N rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +39,63 @@ class OneDNN(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def batched(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W + b for each of S products, without a gradient.
+
+    Each product is computed by itself, so that its bits do not depend on the others.
+
+    Args:
+        x: [S, N, in].
+        weight: [S, in, out].
+        bias: [S, out].
+
+    Returns:
+        [S, N, out].
+    """
+    if not _computable(x):
+        return torch.bmm(x, weight) if bias is None else _add_bias(x, weight, bias)
+    biases = [None] * len(x) if bias is None else list(bias)
+    products = [_linear(*one) for one in zip(x, weight.mT, biases, strict=True)]
+    return torch.stack(products) if len(products) > 1 else products[0].unsqueeze(0)
+
+
+class Linear(torch.autograd.Function):
+    """`linear`, for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ANN401
+        """Return [S, N, out]."""
+        ctx.save_for_backward(x, weight)
+        return batched(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # noqa: ANN401
+        """Return the gradients of x, weight and bias."""
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        incoming = batched(gradient, weight.mT) if ctx.needs_input_grad[0] else None
+        return incoming, batched(x.mT, gradient), gradient.sum(1)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W + b as `batched` computes it, with its gradient."""
+    y: Tensor = Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _add_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+
 def _fits(operand: Tensor) -> bool:
+    return _computable(operand) and not torch.is_grad_enabled()
+
+
+def _computable(operand: Tensor) -> bool:
     return (
         operand.dtype == torch.float32
         and operand.device.type == "cpu"
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and not torch.is_grad_enabled()
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 VARIANTS = ("san", "san_mlp", "san_skip", "transformer")
 READINGS = ("as-published", "as-described")
+TRAININGS = ("residual", "layer_drop", "pure")
 PRECISIONS = ("float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 FORMS = ("wikibio", "plain")

@@ -24,6 +24,12 @@ PUBLISHED = "data/published/figure2.csv"
 VERDICTS = [f"{DATA}/verdicts/{name}.csv" for name in ("figure2", "curves")] + [
     f"{DATA}/verdicts/summary.json"
 ]
+CLAIMS = f"{DATA}/verdicts/claims.csv"
+SCORES = [f"{DATA}/tasks/scores/{name}.csv" for name in CONFIG.trainings]
+TASK_TABLES = {
+    name: f"{DATA}/tasks/{name}.csv"
+    for name in ("accuracy", "circle", "trajectories", "lengths")
+}
 
 # One word for all jobs of this call; MLflow shows it as a tag.
 os.environ.setdefault(
@@ -35,11 +41,51 @@ os.environ.setdefault(
 wildcard_constraints:
     folder="[a-z0-9][a-z0-9_-]*",
     text="[a-z0-9][a-z0-9_-]*",
+    training="[a-z0-9][a-z0-9_-]*",
+    reading="as-published|as-described",
 
 
 def manifest(folder):
     """The file that stands for a folder of weights: it holds the hash of each of its files."""
     return f"{DATA}/checkpoints/{folder}/manifest.json"
+
+
+def task_text(training):
+    """The text that a training memorises, if it does."""
+    return (
+        jobs.text_path(CONFIG, CONFIG.memorization.text) if memorises(training) else []
+    )
+
+
+def task_tokenizer(training):
+    """The checkpoint that splits it."""
+    return manifest(CONFIG.memorization.tokenizer) if memorises(training) else []
+
+
+def task_flags(training):
+    """The flags that name both."""
+    if not memorises(training):
+        return ""
+    folder = os.path.dirname(task_tokenizer(training))
+    return f"--text {task_text(training)} --tokenizer {folder}"
+
+
+def memorises(training):
+    return CONFIG.trainings[training].task == "memorization"
+
+
+def joined(table):
+    """The tables that are put one below the other."""
+    if table != "lengths":
+        return [
+            f"{DATA}/tasks/{table}/{reading}.csv" for reading in CONFIG.circle.epochs
+        ]
+    return [
+        f"{DATA}/tasks/lengths/{name}.csv"
+        for name, training in CONFIG.trainings.items()
+        if training.task == "sorting"
+        and (training.training, training.reading) == ("residual", "as-published")
+    ]
 
 
 def figure_files(name, *pages):
@@ -49,12 +95,26 @@ def figure_files(name, *pages):
     return [*pictures, f"{FIGURES}/{name}.csv"]
 
 
+DESCRIBED = "as-described" in [
+    training.reading for training in CONFIG.trainings.values()
+]
 FIGURE_FILES = {
     "figure1": figure_files("figure1"),
     "figure2": figure_files("figure2", "log"),
     "figure5": figure_files("figure5"),
     "readings": figure_files("readings"),
     "texts": figure_files("texts"),
+    "figure3": figure_files(
+        "figure3",
+        *(["as_described"] if "as-described" in CONFIG.circle.epochs else []),
+        "threshold",
+    ),
+    "figure4": figure_files(
+        "figure4",
+        "controls",
+        *(["as_described", "controls_as_described"] if DESCRIBED else []),
+    ),
+    "width_depth": figure_files("width_depth"),
 }
 
 # A store that cannot be reached loses nothing: the events stay, and one line says so.

@@ -6,6 +6,7 @@ rule figures:
     input:
         FIGURE_FILES.values(),
         VERDICTS,
+        CLAIMS,
     message:
         "Figures and verdicts of {PROFILE} are there"
 
@@ -132,3 +133,84 @@ rule verdict:
     shell:
         "rankcollapse verdict {input.curves} --published {input.published}"
         " --text {params.text} --output {params.folder} --event {params.event} 2> {log}"
+
+
+rule figure3:
+    input:
+        circle=TASK_TABLES["circle"],
+        trajectories=TASK_TABLES["trajectories"],
+        code=source_files("figures", "figures.output", "figures.figure3"),
+    output:
+        FIGURE_FILES["figure3"],
+    log:
+        f"{LOGS}/figure/figure3.log",
+    conda:
+        "../../environment.yml"
+    params:
+        stem=subpath(output[0], strip_suffix=".pdf"),
+        event=f"{LOGS}/figure/figure3",
+    message:
+        "Drawing figure 3: two points on a circle"
+    shell:
+        "rankcollapse figure figure3 --circle {input.circle} --trajectories {input.trajectories} --output {params.stem}"
+        " --event {params.event} 2> {log}"
+
+
+rule figure4:
+    input:
+        accuracy=TASK_TABLES["accuracy"],
+        code=source_files("figures", "figures.output", "figures.figure4"),
+    output:
+        FIGURE_FILES["figure4"],
+    log:
+        f"{LOGS}/figure/figure4.log",
+    conda:
+        "../../environment.yml"
+    params:
+        stem=subpath(output[0], strip_suffix=".pdf"),
+        event=f"{LOGS}/figure/figure4",
+    message:
+        "Drawing figure 4: accuracy against path length"
+    shell:
+        "rankcollapse figure figure4 --accuracy {input.accuracy} --output {params.stem}"
+        " --event {params.event} 2> {log}"
+
+
+rule width_depth:
+    input:
+        lengths=TASK_TABLES["lengths"],
+        code=source_files("figures", "figures.output", "figures.width_depth"),
+    output:
+        FIGURE_FILES["width_depth"],
+    log:
+        f"{LOGS}/figure/width_depth.log",
+    conda:
+        "../../environment.yml"
+    params:
+        stem=subpath(output[0], strip_suffix=".pdf"),
+        event=f"{LOGS}/figure/width_depth",
+    message:
+        "Drawing which path lengths trained networks use"
+    shell:
+        "rankcollapse figure width_depth --lengths {input.lengths} --output {params.stem}"
+        " --event {params.event} 2> {log}"
+
+
+rule claims:
+    input:
+        scores=SCORES,
+        circle=TASK_TABLES["circle"],
+        code=source_files("claims"),
+    output:
+        CLAIMS,
+    log:
+        f"{LOGS}/claims/claims.log",
+    conda:
+        "../../environment.yml"
+    params:
+        event=f"{LOGS}/claims/claims",
+    message:
+        "Judging the claims on trained networks"
+    shell:
+        "rankcollapse claims {input.scores} --circle {input.circle}"
+        " --output {output} --event {params.event} 2> {log}"

@@ -1,14 +1,22 @@
 # Included by the Snakefile after figures.smk: the report is no phase of DVC, since it holds times.
 
 
+REPORT_TEMPLATES = [
+    f"src/rankcollapse/report/{name}.html.j2"
+    for name in ("report", "trained", "style", "provenance")
+]
+
+
 rule report:
     input:
         figures=FIGURE_FILES.values(),
         verdicts=VERDICTS,
         curves=CURVES,
+        claims=CLAIMS,
+        tasks=TASK_TABLES.values(),
         config=[os.path.relpath(path) for path in workflow.configfiles],
         code=source_files("report"),
-        template="src/rankcollapse/report/report.html.j2",
+        templates=REPORT_TEMPLATES,
     output:
         str(CONFIG.report),
     log:

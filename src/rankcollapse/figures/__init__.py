@@ -1,5 +1,6 @@
 """One module a figure, and the one place that knows what each of them reads."""
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -7,27 +8,44 @@ from typing import Any
 import pandas as pd
 
 from rankcollapse.published import read_figure2
-from rankcollapse.tables import read_curves, write_csv
+from rankcollapse.tables import read_csv, read_curves, write_csv
+from rankcollapse.task_tables import (
+    CIRCLE_COLUMNS,
+    LENGTH_COLUMNS,
+    TRAJECTORY_COLUMNS,
+    read_accuracy,
+)
 
-READS_CURVES = ("figure2", "readings", "texts")
+# The tables that a figure reads, in the order that its functions take them.
+READS: dict[str, tuple[str, ...]] = {
+    "figure1": (),
+    "figure2": ("curves", "published"),
+    "figure3": ("trajectories", "circle"),
+    "figure4": ("accuracy",),
+    "figure5": (),
+    "readings": ("curves",),
+    "texts": ("curves",),
+    "width_depth": ("lengths",),
+}
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "accuracy": read_accuracy,
+    "circle": lambda path: read_csv(path, CIRCLE_COLUMNS),
+    "curves": read_curves,
+    "lengths": lambda path: read_csv(path, LENGTH_COLUMNS),
+    "published": read_figure2,
+    "trajectories": lambda path: read_csv(path, TRAJECTORY_COLUMNS),
+}
 
 
 def draw(
-    name: str,
-    stem: Path,
-    *,
-    curves: Path | None,
-    published: Path | None,
-    text: str,
-    seed: int,
+    name: str, stem: Path, *, tables: Mapping[str, Path | None], text: str, seed: int
 ) -> list[Path]:
     """Draw a figure and write the numbers in it beside it.
 
     Args:
         name: module of this package.
         stem: path without ending.
-        curves: what `rankcollapse curves` made, for the figures that read it.
-        published: data/published/figure2.csv, for figure 2.
+        tables: where the tables are that this figure reads (`READS`).
         text: name of the text that stands for the published one.
         seed: of figure 1's network.
 
@@ -41,13 +59,10 @@ def draw(
     from rankcollapse.figures.output import save
 
     module: Any = import_module(f"{__name__}.{name}")
-    arguments: list[pd.DataFrame] = []
+    arguments = [_READERS[table](_given(tables, name, table)) for table in READS[name]]
     options: dict[str, Any] = {}
-    if name in READS_CURVES:
-        arguments.append(read_curves(_given(curves, name, "--curves")))
+    if "curves" in READS[name]:
         options["text"] = text
-    if name == "figure2":
-        arguments.append(read_figure2(_given(published, name, "--published")))
     if name == "figure1":
         options["seed"] = seed
     drawn = module.draw(*arguments, **options)
@@ -58,7 +73,8 @@ def draw(
     return [*paths, numbers]
 
 
-def _given(path: Path | None, name: str, flag: str) -> Path:
+def _given(tables: Mapping[str, Path | None], name: str, table: str) -> Path:
+    path = tables.get(table)
     if path is None:
-        raise ValueError(f"{name} needs {flag}")
+        raise ValueError(f"{name} needs --{table}")
     return path

@@ -1,18 +1,19 @@
 """What the figures of curves share: which curves to draw, and how a panel of them looks."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from rankcollapse.figures import style
 from rankcollapse.precision import precision_floor
 from rankcollapse.tables import KEY
+
+if TYPE_CHECKING:  # the report chooses curves too, and draws nothing
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.patches import Patch
 
 RATIO = r"$\|\mathrm{res}(X)\|_{1,\infty} \, / \, \|X\|_{1,\infty}$"
 CENTRE = "centre: column mean"
@@ -88,8 +89,8 @@ def width(rows: pd.DataFrame) -> float:
 
 
 def grid(
-    parent: Figure | SubFigure, rows: pd.DataFrame, weights: Iterable[str]
-) -> list[tuple[Axes, pd.DataFrame]]:
+    parent: "Figure | SubFigure", rows: pd.DataFrame, weights: Iterable[str]
+) -> list[tuple["Axes", pd.DataFrame]]:
     """Lay out panels: a column for each checkpoint of the rows, a row for each of the weights.
 
     Args:
@@ -115,15 +116,19 @@ def grid(
     return panels
 
 
-def layer_axis(axes: Axes, depth: int) -> None:
+def layer_axis(axes: "Axes", depth: int) -> None:
     """Let the x axis run over the layers from 0, the embedding, to `depth`."""
+    from matplotlib.ticker import MaxNLocator
+
     margin = 0.03 * max(depth, 1)
     axes.set_xlim(-margin, depth + margin)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, steps=[1, 2, 4, 10]))
 
 
-def log_axis(axes: Axes, low: float, high: float, *, precision: str) -> None:
+def log_axis(axes: "Axes", low: float, high: float, *, precision: str) -> None:
     """Let the y axis be logarithmic, and shade what lies below the floor of the precision."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(numticks=5))
@@ -133,15 +138,17 @@ def log_axis(axes: Axes, low: float, high: float, *, precision: str) -> None:
     axes.axhline(floor, color=style.MUTED, linewidth=0.7, zorder=0, label="floor")
 
 
-def floor_handle(precision: str) -> Patch:
+def floor_handle(precision: str) -> "Patch":
     """Return the legend's entry for what `log_axis` shades."""
+    from matplotlib.patches import Patch
+
     mantissa, exponent = f"{precision_floor(precision):.1e}".split("e")
     label = rf"{precision} round-off, below ${mantissa} \times 10^{{{int(exponent)}}}$"
     return Patch(color=style.MUTED, alpha=_SHADE, label=label)
 
 
 def fading_line(
-    axes: Axes, layers: pd.Series, values: pd.Series, look: Mapping[str, Any], *, floor: float
+    axes: "Axes", layers: pd.Series, values: pd.Series, look: Mapping[str, Any], *, floor: float
 ) -> None:
     """Draw a curve that is faded where it is below the floor.
 
@@ -157,17 +164,19 @@ def fading_line(
     axes.plot(layers, values.where(values >= floor), **look)
 
 
-def band(axes: Axes, layers: pd.Series, low: pd.Series, high: pd.Series, color: str) -> None:
+def band(axes: "Axes", layers: pd.Series, low: pd.Series, high: pd.Series, color: str) -> None:
     """Draw a spread as a band in a curve's colour."""
     axes.fill_between(layers, low, high, color=color, alpha=_BAND, linewidth=0)
 
 
-def band_handle(label: str) -> Patch:
+def band_handle(label: str) -> "Patch":
     """Return the legend's entry for what `band` draws."""
+    from matplotlib.patches import Patch
+
     return Patch(color=style.MUTED, alpha=_BAND, linewidth=0, label=label)
 
 
-def note(axes: Axes, text: str) -> None:
+def note(axes: "Axes", text: str) -> None:
     """Write a remark of at most two lines above a panel, where it hides no curve.
 
     The titles of its row go above it.

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
-
 from rankcollapse.vocabulary import require_known
 
 SINGLE_COLUMN = 3.35  # inches
@@ -54,6 +52,8 @@ _SETTINGS: dict[Any, Any] = {
 @contextmanager
 def look() -> Iterator[None]:
     """Draw what is in the block with the look of this project, whatever the user's settings."""
+    import matplotlib as mpl  # not for those who only ask how a curve is called
+
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)

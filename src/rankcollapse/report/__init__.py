@@ -12,13 +12,23 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rankcollapse.config import Config, RandomCheckpoint, load_config
+from rankcollapse.figures import figure3, width_depth
 from rankcollapse.figures.panels import WEIGHTS, select
 from rankcollapse.figures.style import VARIANTS, label
 from rankcollapse.files import write_text
 from rankcollapse.intervals import ERROR_RATE
 from rankcollapse.published import TEXTS
-from rankcollapse.report import collapse, definitions, findings, provenance, texts
-from rankcollapse.report.inputs import Inputs, read_inputs
+from rankcollapse.report import (
+    causes,
+    circle,
+    collapse,
+    definitions,
+    findings,
+    provenance,
+    texts,
+    trained,
+)
+from rankcollapse.report.inputs import Inputs, pages, read_inputs
 from rankcollapse.tracking import read_events
 from rankcollapse.verdicts import MINIMUM_SEEDS
 
@@ -69,6 +79,8 @@ def _environment() -> Environment:
         "WEIGHTS": WEIGHTS,
         "definitions": definitions,
         "curve_name": findings.curve_name,
+        "signed": trained.signed,
+        "TASKS": trained.TASKS,
     }
     return environment
 
@@ -111,6 +123,7 @@ def _content(inputs: Inputs, record: provenance.Record) -> dict[str, Any]:
         "texts": provenance.texts(config, inputs.commits),
         "record": record,
         **_about_texts(inputs),
+        **_about_trained(inputs),
     }
 
 
@@ -124,6 +137,40 @@ def _about_texts(inputs: Inputs) -> dict[str, Any]:
             inputs.verdicts, moved, inputs.curves, borrowed=_borrowed(inputs.config, texts.XLNET)
         ),
     }
+
+
+def _about_trained(inputs: Inputs) -> dict[str, Any]:
+    tables = inputs.trained
+    claims = trained.read_claims(tables["claims"])
+    found = trained.settings(tables["accuracy"], claims)
+    rows, rules = trained.claims_table(tables["claims"])
+    return {
+        "trained_summary": causes.summary(found),
+        "trained_answer": causes.answer(found),
+        "trained_ratios": causes.ratios(found),
+        "tasks": [
+            {
+                "name": name,
+                "settings": [(one, trained.sentences(one)) for one in found if one.task == task],
+                "absent": trained.absent(found, task),
+            }
+            for task, name in trained.TASKS.items()
+        ],
+        "halves": trained.halves_table(found),
+        "claims": rows,
+        "claim_rules": rules,
+        "circle": circle.readings(tables["circle"], claims),
+        "circle_threshold": figure3.THRESHOLD,
+        "circle_step": figure3.STEP,
+        "width_depth": _width_depth(tables["lengths"]),
+        "figure_pages": pages(inputs.config),
+    }
+
+
+def _width_depth(lengths: pd.DataFrame) -> str:
+    if lengths.empty:
+        return "No network was measured for this in this profile."
+    return width_depth.conclusion(lengths)
 
 
 def _borrowed(config: Config, model: str) -> str | None:

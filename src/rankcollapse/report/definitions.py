@@ -117,6 +117,57 @@ ABLATIONS = {
 }
 
 
+TRAININGS = {
+    "residual": "residuals",
+    "layer_drop": "layer drop: every other step along one random path",
+    "pure": "attention without residuals",
+}
+
+TRAINED = {
+    "accuracy": "share of tokens classified rightly, mean over the training seeds. Sorting and "
+    "convex hull: on held-out examples; memorisation: on the first of the texts that were learned.",
+    "path of length k": "one head in k of the layers, nothing in the others. A set of paths: the "
+    "sum of their states, normalised and classified; random sets of 5 or 20, mean over several "
+    "draws. “All”: every single path alone, mean of their accuracies.",
+    "short, long": "lengths 1 to half the layers, and those above it; the mean over these lengths. "
+    "Length 0 passes no attention and counts as neither. Short minus long is taken within each "
+    "training seed; sets of 20 paths, of frozen terms each length alone.",
+    "residual ratio": "composite_ratio (centre: column mean) of the same states that were "
+    "classified; mean over examples, draws and seeds.",
+    "entire": "the whole trained network, nothing cut.",
+    "trivial": "a predictor that looks at no other token: the most frequent label of the position "
+    "(sorting), of all points (convex hull), of the word piece (memorisation).",
+    "as published": "residual and trained normalisation are cut along the path, which computes its "
+    "own attention: lost rank and unknown inputs mixed.",
+    "residual kept": "the same paths of the same networks, with the residual and the trained "
+    "normalisation that they were trained with.",
+    "frozen": "attention weights and normalisation scales of the full forward pass; then the terms "
+    "of all lengths sum to the network's output, and each length is one term of it.",
+    "re-read": "as published, but the classifier alone is fitted anew to the states (a logistic "
+    "regression): what was lost cannot be read back, what was only displaced can. Memorisation "
+    "has no held-out text: fitted and read on the same texts, beside the same with shuffled "
+    "labels.",
+    "layer drop": "evaluated as published, but trained with random paths too: none is new to it.",
+    "no residual": "evaluated as published, and trained that way: pure attention.",
+    "share used": "of the norms of the frozen terms' residuals, that of one length; expected is "
+    "its share in the number of paths. Mean over held-out examples and seeds.",
+    "ends in one point": "the two points on the circle are closer than the threshold after the "
+    "last step.",
+    "learned the step": (
+        "the mean error of one step is below half the step that is to be learned; staying in "
+        "place has an error of one step."
+    ),
+}
+
+CLAIM_VERDICTS = {
+    "supported": "the whole 95 % interval of the effect lies above 0",
+    "opposite": "it lies below 0",
+    "not supported": "it holds 0",
+    "one seed": "the effect is shown, but no interval is claimed",
+    "not measured": "there is no training seed in this profile",
+}
+
+
 def floors() -> dict[str, float]:
     """Return the floor of a ratio in each precision."""
     return {precision: precision_floor(precision) for precision in EPS}

@@ -12,14 +12,25 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from rankcollapse.checkpoints.manifest import Manifest, read_manifest
 from rankcollapse.config import Config
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.tables import read_curves
+from rankcollapse.task_tables import (
+    ACCURACY_COLUMNS,
+    CIRCLE_COLUMNS,
+    CLAIM_COLUMNS,
+    LENGTH_COLUMNS,
+    typed,
+)
 from rankcollapse.verdicts import COLUMNS, CURVE, totals
 
-PAGES = ("figure2", "figure2_log", "figure1", "figure5", "readings", "texts")
+FIGURES = (
+    *("figure1", "figure2", "figure3", "figure4", "figure5"),
+    *("readings", "texts", "width_depth"),
+)
 _COUNTS = ["reproduced", "not_reproduced", "below_floor", "not_measured"]
 _FIGURE_COLUMNS = {
     "figure1": ["path", "length", "norm", "residual_ratio"],
@@ -29,6 +40,19 @@ _FIGURE_COLUMNS = {
     ],
     "figure5": ["architecture", "heads", "layers", "length", "proportion"],
     "texts": ["checkpoint", "weights", "variant", "layer", "seeds", "difference"],
+}
+# The tables of the trained experiments: file, rule, columns, those of them that are words.
+_TRAINED = {
+    "accuracy": (
+        *("tasks/accuracy.csv", "accuracy", ACCURACY_COLUMNS),
+        ("task", "reading", "control", "paths"),
+    ),
+    "circle": ("tasks/circle.csv", "join", CIRCLE_COLUMNS, ("reading", "variant")),
+    "lengths": ("tasks/lengths.csv", "join", LENGTH_COLUMNS, ("task",)),
+    "claims": (
+        *("verdicts/claims.csv", "claims", CLAIM_COLUMNS),
+        ("claim", "task", "control", "verdict", "rule"),
+    ),
 }
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -69,6 +93,7 @@ class Inputs:
         pictures: by the name of the page.
         manifests: by the name of the folder of weights.
         commits: of the texts that came from the hub.
+        trained: the tables of the trained experiments: "accuracy", "circle", "lengths", "claims".
     """
 
     config: Config
@@ -79,6 +104,24 @@ class Inputs:
     pictures: dict[str, Picture]
     manifests: dict[str, Manifest]
     commits: dict[str, str]
+    trained: dict[str, pd.DataFrame]
+
+
+def pages(config: Config) -> dict[str, list[str]]:
+    """Return the pages of each figure that a profile has: "figure2": ["figure2", "figure2_log"]."""
+    described = ["as_described"] if "as-described" in config.circle.epochs else []
+    readings = {training.reading for training in config.trainings.values()}
+    further = {
+        "figure2": ["log"],
+        "figure3": [*described, "threshold"],
+        "figure4": ["controls"],
+    }
+    if "as-described" in readings:
+        further["figure4"] += ["as_described", "controls_as_described"]
+    return {
+        figure: [figure, *(f"{figure}_{page}" for page in further.get(figure, []))]
+        for figure in FIGURES
+    }
 
 
 def read_inputs(config: Config, output: Path) -> Inputs:
@@ -109,7 +152,11 @@ def read_inputs(config: Config, output: Path) -> Inputs:
             name: _table(figures / f"{name}.csv", name, columns)
             for name, columns in _FIGURE_COLUMNS.items()
         },
-        pictures={page: _picture(figures / f"{page}.png", output) for page in PAGES},
+        pictures={
+            page: _picture(figures / f"{page}.png", figure, output)
+            for figure, of_figure in pages(config).items()
+            for page in of_figure
+        },
         manifests={
             folder: read_manifest(
                 _present(data / "checkpoints" / folder / "manifest.json", "weights").parent
@@ -121,6 +168,7 @@ def read_inputs(config: Config, output: Path) -> Inputs:
             for name, text in config.texts.items()
             if text.source == "hub"
         },
+        trained={name: _trained(data, name) for name in _TRAINED},
     )
 
 
@@ -150,6 +198,16 @@ def _table(path: Path, rule: str, columns: list[str]) -> pd.DataFrame:
     return frame
 
 
+def _trained(data: Path, name: str) -> pd.DataFrame:
+    """Read a table of the trained experiments, whose numbers must be numbers."""
+    file, rule, columns, words = _TRAINED[name]
+    frame = _table(data / file, rule, columns)
+    for column in set(columns) - set(words):
+        if len(frame) and not is_numeric_dtype(frame[column]):
+            raise _damaged(data / file, rule, f"column {column} holds something that is no number")
+    return typed(frame) if name == "accuracy" else frame
+
+
 def _check_agreement(verdicts: pd.DataFrame, summary: pd.DataFrame, folder: Path) -> None:
     """Refuse counts of another table: the report would contradict itself."""
     counts = totals(verdicts)
@@ -173,8 +231,8 @@ def _check_agreement(verdicts: pd.DataFrame, summary: pd.DataFrame, folder: Path
         raise _damaged(path, "verdict", "does not count the verdicts of figure2.csv beside it")
 
 
-def _picture(path: Path, output: Path) -> Picture:
-    figure = path.stem.removesuffix("_log")
+def _picture(path: Path, figure: str, output: Path) -> Picture:
+    """Read a page of a figure; all its pages share one drawing and one table."""
     content = _present(path, figure).read_bytes()
     if not content.startswith(_PNG) or len(content) < 24:
         raise _damaged(path, figure, "not a PNG picture")
