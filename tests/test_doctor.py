@@ -57,7 +57,7 @@ def test_a_machine_without_network_runs_what_needs_none():
     checks = by_name()
     assert list(checks) == [
         *("python", "memory", "disk", "cores", "device", "hub", "index", "tools", "store", "locks"),
-        *("smoke", "embedded", "paper"),
+        *("smoke", "embedded", "full", "paper"),
     ]
     assert checks["python"].detail == ".".join(map(str, sys.version_info[:3]))
     assert checks["cores"].detail == str(len(os.sched_getaffinity(0)))
@@ -74,8 +74,8 @@ def test_a_machine_without_network_runs_what_needs_none():
 def test_with_an_index_the_embedded_profile_runs(capsys):
     assert print_report(Console()) is True
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 13
-    assert lines[-2] == "ok    embedded  can run"
+    assert len(lines) == 14
+    assert lines[-3:-1] == ["ok    embedded  can run", "ok    full      can run"]
     assert lines[-1].startswith("bad   paper     cannot run: needs the Hugging Face hub once")
 
 

@@ -46,7 +46,7 @@ def run(tree, hub, target, **options):
 
 def test_a_hub_that_refuses_is_one_line_and_leaves_nothing(tree, hub):
     hub.status = 404
-    done = run(tree, hub, "checkpoints", check=False)
+    done = run(tree, hub, "data/smoke/checkpoints/tiny-bert/manifest.json", check=False)
     assert done.returncode != 0
     assert "rankcollapse: error: owner/tiny-bert" in done.stdout
     assert not (tree / "data/smoke/checkpoints/tiny-bert/model.safetensors").exists()

@@ -139,7 +139,7 @@ def test_frozen_terms_are_added_up():
         ({"residual_kept": FALLING, "reread": np.add(FALLING, 0.2)}, "both", "Both, in sorting"),
         ({"residual_kept": FALLING, "reread": FALLING}, "loses", "Long paths keep less of what"),
         ({"residual_kept": FLAT, "reread": np.subtract(FLAT, 0.25)}, "neither", "Neither is shown"),
-        ({"published": RISING, "residual_kept": RISING}, "no fall", "There is no fall to explain"),
+        ({"published": RISING, "residual_kept": RISING}, "no fall", "No fall is shown"),
         ({"frozen": FALLING}, "unknown", "The controls were not measured, in sorting"),
     ],
 )
@@ -234,7 +234,10 @@ def test_the_page_has_it_all_and_follows_the_tables(folder):
         scores(shapes=shapes, controls=KEPT), task_fixtures.circle(shares={"san": 0.0}), lengths
     )
     after = page()
-    assert "(Figure 4): no fall is shown in sorting (65 epochs)." in after
+    assert (
+        "(Figure 4): no fall is shown with the training seeds there are in sorting (65 epochs)."
+        in after
+    )
     assert "SAN ends in one point more often than not: opposite" in after
     assert "deeper networks use relatively longer paths" in after
     assert "Not measured in this profile: networks trained with residuals, trained" in after

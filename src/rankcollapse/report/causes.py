@@ -2,7 +2,7 @@
 
 The rule, from the verdicts of `rankcollapse.claims`, for networks trained with residuals:
 
-    no fall   short paths of the published evaluation do not do better than long ones
+    no fall   short paths of the published evaluation are not told to do better than long ones
     breaks    they do, and a classifier fitted anew wins accuracy back on long paths ("shifted
               inputs" is supported), or with the residual kept long paths do better
     loses     they do, also after the classifier is fitted anew ("re-read" is supported)
@@ -41,9 +41,9 @@ _KINDS = {
     ),
     "neither": ("Neither is shown, in {}.", "neither of the two causes is shown in {}"),
     "no fall": (
-        "There is no fall to explain, in {}: in the published evaluation short paths do not do "
-        "better than long ones.",
-        "no fall is shown in {}",
+        "No fall is shown, in {}: with the training seeds there are, the published evaluation does "
+        "not tell that short paths do better than long ones.",
+        "no fall is shown with the training seeds there are in {}",
     ),
     "unknown": ("The controls were not measured, in {}.", "controls not measured in {}"),
 }
