@@ -13,7 +13,7 @@ help: ## list the targets
 reproduce: ## everything that needs no network beyond the package index; figures, verdicts, report
 	@$(PYTHON) workflow/reproduce.py embedded
 
-full: ## the same with the training seeds and controls that intervals need; up to three hours
+full: ## the same with the training seeds and controls that intervals need; some hours
 	@$(PYTHON) workflow/reproduce.py full
 
 paper: ## as full with the paper's checkpoints and texts, from the Hugging Face hub

@@ -71,6 +71,8 @@ def test_imports_are_listed_for_each_command(result):
     assert "torch" in written["imports"]["evaluate"]
     assert written["imports"]["checkpoint random"] == []
     assert written["imports"]["flush"] == []
+    (unused,) = (f for f in written["figures"] if f["name"].startswith("commands that import"))
+    assert unused["value"] == 0, unused["note"]
 
 
 def test_table_shows_each_figure(result):

@@ -16,7 +16,7 @@ from rankcollapse.claims import VERDICTS, judge
 from rankcollapse.config import parse_config
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.report import causes, circle, definitions, trained, write_report
-from rankcollapse.report.inputs import pages
+from rankcollapse.jobs import pages
 from rankcollapse.tables import write_csv
 from rankcollapse.task_tables import (
     ACCURACY_COLUMNS,

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from rankcollapse.intervals import ERROR_RATE
+from rankcollapse.report.trained import TASKS
+from rankcollapse.task_tables import PUBLISHED_SHAPES
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 README = ROOT / "README.md"
@@ -21,7 +25,6 @@ FIGURES = (
     *("figure2.png", "figure2_log.png", "readings.png", "texts.csv"),
     *("figure3.png", "figure3.csv", "figure4.png", "figure4_controls.png", "width_depth.png"),
 )
-TASKS = {"sorting": "sorting", "convex_hull": "convex hull", "memorization": "memorisation"}
 CONTROLS = {
     "published": "as published: residual and trained gain cut",
     "residual_kept": "residual kept",
@@ -66,12 +69,14 @@ def _claims(folder: Path) -> Iterator[str]:
     """Yield the table of claim C6: how far accuracy falls from short to long paths."""
     claims = pd.read_csv(folder / "claims.csv")
     rows = claims[claims["claim"].str.startswith("C6, as-published")]
+    (depth,) = {depth for _, depth, _ in PUBLISHED_SHAPES.values()}
     yield (
         "Do short paths carry trained networks (Figure 4)? Accuracy of short paths (lengths 1 to "
-        "3) minus that of long ones (4 to 6), with its 95 % interval over training seeds:"
+        f"{depth // 2}) minus that of long ones ({depth // 2 + 1} to {depth}), with its "
+        f"{1 - ERROR_RATE:.0%} interval over training seeds:".replace("%", " %")
     )
     yield ""
-    yield f"| paths | {' | '.join(TASKS.values())} |"
+    yield f"| paths | {' | '.join(TASKS.values()).lower()} |"
     yield f"|---|{'---|' * len(TASKS)}"
     for control, name in CONTROLS.items():
         cells = [_effect(rows[(rows["control"] == control) & (rows["task"] == t)]) for t in TASKS]

@@ -13,6 +13,7 @@ from rankcollapse.config import (
     HubText,
     LocalCheckpoint,
     RandomCheckpoint,
+    Reading,
     Run,
     WheelCheckpoint,
 )
@@ -26,6 +27,11 @@ SOURCE_MODULES = {
     "wheel": ("checkpoints.wheel",),
 }
 TEXT_MODULES = ("checkpoints.text", "checkpoints.hub_download")
+
+FIGURES = (
+    *("figure1", "figure2", "figure3", "figure4", "figure5"),
+    *("readings", "texts", "width_depth"),
+)
 
 
 def checkpoint_command(config: Config, folder: str) -> str:
@@ -105,14 +111,30 @@ def train_flags(config: Config, name: str) -> str:
     )
 
 
-def circle_flags(config: Config, reading: str) -> str:
+def circle_flags(config: Config, reading: Reading) -> str:
     """Return the flags of `rankcollapse circle` that say what is run."""
     settings = config.circle
-    epochs = next(count for name, count in settings.epochs.items() if name == reading)
     seeds = f"0-{settings.seeds - 1}"
     return join(
         [
             *("--reading", reading, "--seeds", seeds, "--shown", str(settings.shown)),
-            *("--epochs", str(epochs)),
+            *("--epochs", str(settings.epochs[reading])),
         ]
     )
+
+
+def pages(config: Config) -> dict[str, list[str]]:
+    """Return the pages of each figure that a profile has: "figure2": ["figure2", "figure2_log"]."""
+    described = ["as_described"] if "as-described" in config.circle.epochs else []
+    readings = {training.reading for training in config.trainings.values()}
+    further = {
+        "figure2": ["log"],
+        "figure3": [*described, "threshold"],
+        "figure4": ["controls"],
+    }
+    if "as-described" in readings:
+        further["figure4"] += ["as_described", "controls_as_described"]
+    return {
+        figure: [figure, *(f"{figure}_{page}" for page in further.get(figure, []))]
+        for figure in FIGURES
+    }

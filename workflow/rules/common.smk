@@ -88,33 +88,14 @@ def joined(table):
     ]
 
 
-def figure_files(name, *pages):
+def figure_files(name, pages):
     """The files of a figure: all pages in one PDF, a PNG for each, and the numbers."""
-    stems = [name, *(f"{name}_{page}" for page in pages)]
-    pictures = [f"{FIGURES}/{name}.pdf", *(f"{FIGURES}/{stem}.png" for stem in stems)]
+    pictures = [f"{FIGURES}/{name}.pdf", *(f"{FIGURES}/{page}.png" for page in pages)]
     return [*pictures, f"{FIGURES}/{name}.csv"]
 
 
-DESCRIBED = "as-described" in [
-    training.reading for training in CONFIG.trainings.values()
-]
 FIGURE_FILES = {
-    "figure1": figure_files("figure1"),
-    "figure2": figure_files("figure2", "log"),
-    "figure5": figure_files("figure5"),
-    "readings": figure_files("readings"),
-    "texts": figure_files("texts"),
-    "figure3": figure_files(
-        "figure3",
-        *(["as_described"] if "as-described" in CONFIG.circle.epochs else []),
-        "threshold",
-    ),
-    "figure4": figure_files(
-        "figure4",
-        "controls",
-        *(["as_described", "controls_as_described"] if DESCRIBED else []),
-    ),
-    "width_depth": figure_files("width_depth"),
+    name: figure_files(name, pages) for name, pages in jobs.pages(CONFIG).items()
 }
 
 # A store that cannot be reached loses nothing: the events stay, and one line says so.

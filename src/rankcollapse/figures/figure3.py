@@ -4,20 +4,19 @@ The trajectories are those of one seed; each panel says how many of all runs end
 """
 
 from math import pi, sin
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Circle
-from matplotlib.ticker import MaxNLocator
 
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.intervals import share_interval
 from rankcollapse.vocabulary import READINGS
+
+if TYPE_CHECKING:  # the report takes the numbers, and draws nothing
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 VARIANTS = ("san", "san_skip", "san_mlp")
 WIDTHS = (32, 64, 128)
@@ -40,7 +39,7 @@ def table(trajectories: pd.DataFrame, circle: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         reading, variant, width; runs; collapsed, how many of them; share, low, high, its
-        95 % interval (Wilson); learned, how many have an error of one step below the step itself;
+        95 % interval (Wilson); learned, how many have a one-step error below half the step;
         median_distance of the points at the end; median_error of one step, in steps.
     """
     runs = circle.assign(learned=circle["one_step_error"] < LEARNED)
@@ -69,7 +68,7 @@ def table(trajectories: pd.DataFrame, circle: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(by, key=rank).reset_index(drop=True)[columns]
 
 
-def draw(trajectories: pd.DataFrame, circle: pd.DataFrame) -> dict[str, Figure]:
+def draw(trajectories: pd.DataFrame, circle: pd.DataFrame) -> dict[str, "Figure"]:
     """Draw the trajectories of both points, and how collapse depends on its definition.
 
     Differs from the paper: the runs that collapse are counted, over several seeds.
@@ -100,7 +99,10 @@ def draw(trajectories: pd.DataFrame, circle: pd.DataFrame) -> dict[str, Figure]:
 
 
 @style.look()
-def _page(trajectories: pd.DataFrame, shares: pd.DataFrame) -> Figure:
+def _page(trajectories: pd.DataFrame, shares: pd.DataFrame) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(style.DOUBLE_COLUMN, 7.4), layout="constrained")
     grid = figure.subplots(len(VARIANTS), len(WIDTHS), sharex="row", sharey="row", squeeze=False)
     for row, variant in zip(grid, VARIANTS, strict=True):
@@ -119,7 +121,9 @@ def _page(trajectories: pd.DataFrame, shares: pd.DataFrame) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+def _panel(axes: "Axes", rows: pd.DataFrame) -> None:
+    from matplotlib.patches import Circle
+
     axes.set_aspect("equal")
     axes.add_patch(Circle((0, 0), RADIUS, fill=False, color=style.MUTED, linewidth=0.5, zorder=0))
     for point, color in _POINT_COLORS.items():
@@ -145,7 +149,7 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(x[-1], y[-1], marker=shape, markerfacecolor=color, **ends, label="end")
 
 
-def _title(axes: Axes, share: pd.DataFrame, top: str) -> None:
+def _title(axes: "Axes", share: pd.DataFrame, top: str) -> None:
     lines = [top] if top else []
     for run in share.to_dict("records"):
         low, high = (f"{100 * run[name]:.0f}" for name in ("low", "high"))
@@ -157,7 +161,9 @@ def _title(axes: Axes, share: pd.DataFrame, top: str) -> None:
     axes.set_title("\n".join(lines), fontsize=style.SMALL_TEXT_SIZE)
 
 
-def _page_legend(figure: Figure, trajectories: pd.DataFrame) -> None:
+def _page_legend(figure: "Figure", trajectories: pd.DataFrame) -> None:
+    from matplotlib.lines import Line2D
+
     seeds = ", ".join(map(str, sorted(trajectories["seed"].unique())))
     steps = int(trajectories["step"].max())
     handles = [
@@ -173,7 +179,9 @@ def _page_legend(figure: Figure, trajectories: pd.DataFrame) -> None:
 
 
 @style.look()
-def _threshold_page(circle: pd.DataFrame) -> Figure:
+def _threshold_page(circle: pd.DataFrame) -> "Figure":
+    from matplotlib.figure import Figure
+
     readings = [reading for reading in READINGS if reading in set(circle["reading"])]
     size = (style.DOUBLE_COLUMN, 2.7)
     figure = Figure(figsize=size, layout="constrained")
@@ -195,7 +203,7 @@ def _threshold_page(circle: pd.DataFrame) -> Figure:
     return figure
 
 
-def _share_curve(axes: Axes, runs: pd.DataFrame, variant: str) -> None:
+def _share_curve(axes: "Axes", runs: pd.DataFrame, variant: str) -> None:
     if runs.empty:
         return
     look = style.variant(variant)

@@ -42,14 +42,6 @@ _PATHS = {"frozen": "only"}  # of every other control: "20"
 _DEPTH = 6
 _PRECISION = "float32"
 _FIRST_MARKER = {"reread": 1}  # shares its states with "published": they take turns
-_NAMES = {
-    "published": "as published",
-    "residual_kept": "residual kept",
-    "frozen": "frozen",
-    "reread": "re-read",
-    "layer_drop": "layer drop",
-    "pure": "no residual",
-}
 
 
 def table(accuracy: pd.DataFrame) -> pd.DataFrame:
@@ -197,8 +189,8 @@ def _remark(rows: pd.DataFrame, command: str) -> str:
     lines = []
     other = [name for name in found.index if list(usual) and found[name] != usual[0]]
     if other:
-        lines.append("; ".join(f"{_NAMES[name]}: {found[name]} epochs" for name in other))
-    absent = [name for control, name in _NAMES.items() if control not in found.index]
+        lines.append("; ".join(f"{style.CONTROLS[name]}: {found[name]} epochs" for name in other))
+    absent = [name for control, name in style.CONTROLS.items() if control not in found.index]
     if absent:
         lines.append(f"not measured here: {', '.join(absent)}")
     return "\n".join(lines)

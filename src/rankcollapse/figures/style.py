@@ -106,6 +106,15 @@ MODELS = {
     "all-minilm-l6-v2": Curve("MiniLM", "#A9CF54", _LONG_DASHES, "v"),
 }
 
+CONTROLS = {  # of the trained experiments, in a sentence
+    "published": "as published",
+    "residual_kept": "residual kept",
+    "frozen": "frozen",
+    "reread": "re-read",
+    "layer_drop": "layer drop",
+    "pure": "no residual",
+}
+
 
 def variant(name: str) -> Curve:
     """Return how a variant is called and drawn.

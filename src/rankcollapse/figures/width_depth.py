@@ -5,18 +5,20 @@ Expected: the share of each length in the number of paths, as in Figure 5.
 """
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.figures.style import Curve
 from rankcollapse.intervals import MINIMUM_SEEDS, mean_interval
 from rankcollapse.task_tables import SHAPE
+
+if TYPE_CHECKING:  # the report takes the conclusion, and draws nothing
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 USED = Curve("used by the trained network", style.ACCENT, "-", "o")
 BINOMIAL = Curve("share of all paths", "#1D2142", (0, (4.0, 2.0)), "s")
@@ -48,7 +50,7 @@ def table(lengths: pd.DataFrame) -> pd.DataFrame:
 
 
 @style.look()
-def draw(lengths: pd.DataFrame) -> Figure:
+def draw(lengths: pd.DataFrame) -> "Figure":
     """Draw the share of each path length, used and expected, a panel for each network.
 
     Args:
@@ -57,6 +59,9 @@ def draw(lengths: pd.DataFrame) -> Figure:
     Raises:
         RankCollapseError: no network was measured.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
     rows = table(lengths)
     if rows.empty:
         raise RankCollapseError("width_depth: no network was measured; run `make reproduce`")
@@ -81,7 +86,7 @@ def draw(lengths: pd.DataFrame) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+def _panel(axes: "Axes", rows: pd.DataFrame) -> None:
     low, high = (rows["share_used_mean"] + sign * rows["share_used_std"] for sign in (-1, 1))
     panels.band(axes, rows["length"], low, high, USED.color)
     axes.plot(rows["length"], rows["share_binomial"], **BINOMIAL.line())

@@ -17,6 +17,7 @@ from rankcollapse.figures.panels import WEIGHTS, select
 from rankcollapse.figures.style import VARIANTS, label
 from rankcollapse.files import write_text
 from rankcollapse.intervals import ERROR_RATE
+from rankcollapse.jobs import pages
 from rankcollapse.published import TEXTS
 from rankcollapse.report import (
     causes,
@@ -28,7 +29,7 @@ from rankcollapse.report import (
     texts,
     trained,
 )
-from rankcollapse.report.inputs import Inputs, pages, read_inputs
+from rankcollapse.report.inputs import Inputs, read_inputs
 from rankcollapse.tracking import read_events
 from rankcollapse.verdicts import MINIMUM_SEEDS
 
@@ -161,7 +162,7 @@ def _about_trained(inputs: Inputs) -> dict[str, Any]:
         "claim_rules": rules,
         "circle": circle.readings(tables["circle"], claims),
         "circle_threshold": figure3.THRESHOLD,
-        "circle_step": figure3.STEP,
+        "circle_learned": figure3.LEARNED,
         "width_depth": _width_depth(tables["lengths"]),
         "figure_pages": pages(inputs.config),
     }

@@ -17,6 +17,7 @@ from pandas.api.types import is_numeric_dtype
 from rankcollapse.checkpoints.manifest import Manifest, read_manifest
 from rankcollapse.config import Config
 from rankcollapse.errors import RankCollapseError
+from rankcollapse.jobs import pages
 from rankcollapse.tables import read_curves
 from rankcollapse.task_tables import (
     ACCURACY_COLUMNS,
@@ -27,10 +28,6 @@ from rankcollapse.task_tables import (
 )
 from rankcollapse.verdicts import COLUMNS, CURVE, totals
 
-FIGURES = (
-    *("figure1", "figure2", "figure3", "figure4", "figure5"),
-    *("readings", "texts", "width_depth"),
-)
 _COUNTS = ["reproduced", "not_reproduced", "below_floor", "not_measured"]
 _FIGURE_COLUMNS = {
     "figure1": ["path", "length", "norm", "residual_ratio"],
@@ -105,23 +102,6 @@ class Inputs:
     manifests: dict[str, Manifest]
     commits: dict[str, str]
     trained: dict[str, pd.DataFrame]
-
-
-def pages(config: Config) -> dict[str, list[str]]:
-    """Return the pages of each figure that a profile has: "figure2": ["figure2", "figure2_log"]."""
-    described = ["as_described"] if "as-described" in config.circle.epochs else []
-    readings = {training.reading for training in config.trainings.values()}
-    further = {
-        "figure2": ["log"],
-        "figure3": [*described, "threshold"],
-        "figure4": ["controls"],
-    }
-    if "as-described" in readings:
-        further["figure4"] += ["as_described", "controls_as_described"]
-    return {
-        figure: [figure, *(f"{figure}_{page}" for page in further.get(figure, []))]
-        for figure in FIGURES
-    }
 
 
 def read_inputs(config: Config, output: Path) -> Inputs:

@@ -11,20 +11,13 @@ import pandas as pd
 
 from rankcollapse.claims import C6_PATHS
 from rankcollapse.figures.panels import select
+from rankcollapse.figures.style import CONTROLS
 from rankcollapse.intervals import ERROR_RATE
 from rankcollapse.report.findings import counted, listed, number, percent
 from rankcollapse.task_tables import PUBLISHED_SHAPES, training
 from rankcollapse.vocabulary import READINGS, TRAININGS
 
 TASKS = {"sorting": "Sorting", "convex_hull": "Convex hull", "memorization": "Memorisation"}
-CONTROLS = {
-    "published": "as published",
-    "residual_kept": "residual kept",
-    "frozen": "frozen",
-    "reread": "re-read",
-    "layer_drop": "layer drop",
-    "pure": "no residual",
-}
 _TRAINED = {
     "residual": "trained with residuals",
     "layer_drop": "trained with layer drop",
