@@ -73,7 +73,9 @@ def _commands(group: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Calla
             yield prefix + (command.name or command.callback.__name__), command.callback
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
-            yield from _commands(inner.typer_instance, f"{prefix}{inner.name} ")
+            # A group without a name adds its commands to those of the group above.
+            name = f"{inner.name} " if isinstance(inner.name, str) else ""
+            yield from _commands(inner.typer_instance, prefix + name)
 
 
 def _heavy_imports(callback: Callable[..., Any]) -> list[str]:

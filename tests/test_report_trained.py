@@ -15,8 +15,8 @@ from task_fixtures import FALLING, RISING, curve, line, scores
 from rankcollapse.claims import VERDICTS, judge
 from rankcollapse.config import parse_config
 from rankcollapse.errors import RankCollapseError
-from rankcollapse.report import causes, circle, definitions, trained, write_report
 from rankcollapse.jobs import pages
+from rankcollapse.report import causes, circle, definitions, trained, write_report
 from rankcollapse.tables import write_csv
 from rankcollapse.task_tables import (
     ACCURACY_COLUMNS,
