@@ -1,5 +1,8 @@
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -116,6 +119,34 @@ def test_a_training_that_diverges_stops_and_says_where(call, tmp_path):
     assert not output.exists()
     (written,) = event.parent.glob("sorting.*.json")
     assert json.loads(written.read_text())["status"] == "FAILED"
+
+
+IMPATIENT = """
+import sys
+from rankcollapse import training
+from rankcollapse.cli import main
+training.CHECKPOINT_SECONDS = 0
+main()
+"""
+
+
+def test_a_training_that_is_killed_goes_on_to_the_same_bytes(call, tmp_path):
+    words = ["train", "sorting", "--seeds=0,3", *SMALL[1:], "--epochs=30", "--output"]
+    whole, output = tmp_path / "whole", tmp_path / "killed"
+    assert call(*words, whole)[0] == 0
+    process = subprocess.Popen([sys.executable, "-c", IMPATIENT, *words, output])
+    checkpoint = tmp_path / ".killed.training/progress.json"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert checkpoint.exists()
+    assert not output.exists()
+    assert call(*words, output)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]
+    for path in whole.iterdir():
+        assert path.read_bytes() == (output / path.name).read_bytes()
 
 
 def test_a_folder_without_a_trained_network_is_named(call, tmp_path):

@@ -19,8 +19,9 @@ ORDER = [
     *("errors", "vocabulary", "files", "precision", "progress", "sources", "config", "jobs"),
     *("tracking", "checkpoints", "corpus", "architectures", "ablation", "states", "measures"),
     *("products", "evaluate", "tables", "residuals", "published", "intervals", "paths"),
-    *("tasks", "block", "san", "training", "sampled_paths", "experiments", "frozen_paths"),
-    *("task_tables", "controls", "circle_runs", "figures", "verdicts", "claims", "report"),
+    *("tasks", "block", "san", "noise", "training_checkpoint", "training_clock", "training"),
+    *("sampled_paths", "experiments", "trained", "frozen_paths", "task_tables", "bench", "reread"),
+    *("controls", "circle_runs", "figures", "verdicts", "claims", "report"),
     *("mlflow_store", "mlflow_runs", "doctor", "cli"),
 ]
 

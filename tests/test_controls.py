@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankcollapse import controls
+from rankcollapse import bench, reread
 from rankcollapse.controls import lengths_used, scores, trivial
 from rankcollapse.experiments import experiment, reading_examples, run, training_examples
 from rankcollapse.measures import composite_ratio
@@ -25,7 +25,7 @@ def few_examples():
         for task in (sorting, convex_hull):
             patch.setattr(task, "TRAIN", 60)
             patch.setattr(task, "HELD_OUT", 20)
-        patch.setattr(controls, "REREAD_EXAMPLES", 40)
+        patch.setattr(reread, "EXAMPLES", 40)
         yield
 
 
@@ -165,7 +165,7 @@ def test_a_set_of_paths_is_summed_with_its_duplicates_and_normalised(judged, mon
             sets.append(some)
         return some
 
-    monkeypatch.setattr(controls, "draw_paths", draw)
+    monkeypatch.setattr(bench, "draw_paths", draw)
     table = scores(judged.chosen, judged.parameters, None)
     rows = table.query("control == 'published' and paths == '5' and length == 1")
     embedded = embed(network, judged.parameters, examples.inputs, examples.lengths)
@@ -185,7 +185,7 @@ def test_every_set_has_its_size_and_there_are_five_of_each(judged, monkeypatch):
         asked.append((length, count))
         return draw_paths(network, length, count, random)
 
-    monkeypatch.setattr(controls, "draw_paths", draw)
+    monkeypatch.setattr(bench, "draw_paths", draw)
     scores(judged.chosen, judged.parameters, None)
     drawn = {one: asked.count(one) for one in asked}
     assert set(drawn) == {(length, size) for length in range(3) for size in (5, 20)}
@@ -258,7 +258,7 @@ def test_lost_rank_cannot_be_read_back_and_a_shifted_distribution_can():
     for lost in (True, False):
         fit, labels = states(random, lost)
         read, truth = states(random, lost)
-        right = controls._refitted(fit, labels, read, truth)
+        right = reread._right(fit, labels, read, truth)
         assert right.shape == (1, 1600)
         accuracies[lost] = float(right.double().mean())
     assert accuracies[True] == pytest.approx(0.2, abs=0.05)

@@ -1,26 +1,22 @@
-import json
-import shutil
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 
+from rankcollapse import training
 from rankcollapse.experiments import (
     SORTING_EPOCHS_AS_DESCRIBED,
     ExperimentError,
     experiment,
     first,
-    load,
     reading_examples,
     run,
-    save,
-    settings,
     training_examples,
 )
 from rankcollapse.san import Network, NetworkError, initialise
 from rankcollapse.tasks import convex_hull, memorization, sorting
-from rankcollapse.training import Recipe, TrainingError
+from rankcollapse.training import Recipe
+from rankcollapse.training_checkpoint import TrainingError
 
 TEXTS = [[0, 1, 2], [3, 1], [2, 2, 0, 4], [1, 4]]
 TINY = {"depth": 2, "width": 12, "batch": 8, "epochs": 2}
@@ -209,72 +205,14 @@ def test_a_pure_network_is_another_one(monkeypatch):
     assert residual.loss != pure.loss
 
 
-def test_what_the_result_depends_on_is_named():
-    chosen = experiment("sorting", seeds=[0], training="pure", reading="as-described")
-    named = settings(chosen)
-    assert named["task"] == "sorting"
-    assert (named["training"], named["reading"]) == ("pure", "as-described")
-    assert named.items() >= {"heads": 2, "depth": 6, "width": 48, "vocabulary": 10}.items()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    chosen = experiment("sorting", seeds=[4, 0], **TINY)
-    save(tmp_path / "trained", chosen, *run(chosen))
-    return tmp_path / "trained"
-
-
-def test_what_is_saved_is_loaded(folder):
-    chosen = experiment("sorting", seeds=[4, 0], **TINY)
-    parameters, history = run(chosen)
-    again, loaded = load(folder)
-    assert again == chosen
-    assert loaded.keys() == parameters.keys()
-    assert all(torch.equal(loaded[name], value) for name, value in parameters.items())
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "experiment.json",
-        "history.csv",
-        "model.safetensors",
-    ]
-    table = pd.read_csv(folder / "history.csv")
-    assert list(table.columns) == ["epoch", "seed", "loss", "accuracy"]
-    assert table[["epoch", "seed"]].values.tolist() == [[1, 4], [1, 0], [2, 4], [2, 0]]
-    assert table["loss"].tolist() == pytest.approx([x for epoch in history.loss for x in epoch])
-
-
-def test_the_same_experiment_gives_the_same_bytes(folder, tmp_path):
-    chosen = experiment("sorting", seeds=[4, 0], **TINY)
-    save(tmp_path / "again", chosen, *run(chosen))
-    for path in folder.iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
-
-
-def edit(change):
-    def damage(folder):
-        path = folder / "experiment.json"
-        path.write_text(json.dumps(change(json.loads(path.read_text()))))
-
-    return damage
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        shutil.rmtree,
-        lambda folder: (folder / "model.safetensors").unlink(),
-        lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"),
-        lambda folder: (folder / "experiment.json").write_text("{"),
-        lambda folder: (folder / "experiment.json").write_text("[]"),
-        edit(lambda told: {k: v for k, v in told.items() if k != "recipe"}),
-        edit(lambda told: {**told, "network": {**told["network"], "layers": 3}}),
-        edit(lambda told: {**told, "network": {**told["network"], "depth": 0}}),
-        edit(lambda told: {**told, "seeds": [4]}),
-        edit(lambda told: {**told, "network": {**told["network"], "depth": 3}}),
-    ],
-)
-def test_a_damaged_folder_is_refused_in_one_line(folder, damage):
-    damage(folder)
-    with pytest.raises(ExperimentError, match=r"no trained network .* train it again$") as refused:
-        load(folder)
-    assert "\n" not in str(refused.value)
-    assert str(folder) in str(refused.value)
+def test_going_on_with_another_experiment_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0)
+    run(experiment("sorting", seeds=[0], **TINY), checkpoints=tmp_path / "training")
+    for change, message in (
+        ({"training": "pure"}, "training residual, now pure"),
+        ({"reading": "as-described"}, "reading as-published, now as-described"),
+        ({"heads": 3}, "heads 2, now 3"),
+    ):
+        other = experiment("sorting", seeds=[0], **(TINY | change))
+        with pytest.raises(TrainingError, match=message):
+            run(other, checkpoints=tmp_path / "training")

@@ -42,7 +42,7 @@ EVERY_RULE = {
 
 OWN_FIGURES = ("readings", "texts", "width_depth")
 FURTHER_PAGES = (*("figure2_log", "figure3_as_described", "figure3_threshold", "figure4_controls"),)
-TRAININGS = ("sorting", "sorting-layer-drop", "sorting-pure", "sorting-deep")
+TRAININGS = ("sorting", "sorting-layer-drop", "sorting-pure", "sorting-deep", "memorization")
 READINGS = ("published", "described")
 
 

@@ -7,8 +7,10 @@ import torch
 
 from rankcollapse import training
 from rankcollapse.experiments import experiment, run
+from rankcollapse.noise import Noise
 from rankcollapse.tasks import sorting
-from rankcollapse.training import MILESTONES, Noise, Recipe, TrainingError, train
+from rankcollapse.training import MILESTONES, Recipe, train
+from rankcollapse.training_checkpoint import Checkpoint, TrainingError
 
 RECIPE = Recipe(epochs=5, batch=4, learning_rate=1e-2)
 DATA = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
@@ -33,6 +35,7 @@ def loss(parameters, step, noise):
 
 def fit(loss=loss, recipe=RECIPE, *, parameters=None, seeds=SEEDS, folder=None, **named):
     settings = named.pop("settings", {"task": "test"})
+    checkpoint = Checkpoint(folder, settings) if folder else None
     return train(
         parameters or start(seeds),
         loss,
@@ -40,8 +43,7 @@ def fit(loss=loss, recipe=RECIPE, *, parameters=None, seeds=SEEDS, folder=None, 
         examples=len(DATA),
         seeds=seeds,
         label="test",
-        settings=settings,
-        folder=folder,
+        checkpoint=checkpoint,
         **named,
     )
 

@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from rankcollapse.noise import Noise
 from rankcollapse.san import (
     Network,
     Parameters,
@@ -30,7 +31,7 @@ from rankcollapse.san import (
 )
 from rankcollapse.task_tables import CIRCLE_COLUMNS, TRAJECTORY_COLUMNS
 from rankcollapse.tasks import circle
-from rankcollapse.training import Loss, Noise, Recipe, Step, train
+from rankcollapse.training import Loss, Recipe, Step, train
 from rankcollapse.vocabulary import READINGS, require_known
 
 WIDTHS = (32, 64, 128)
@@ -129,7 +130,6 @@ def run_cell(cell: Circle, seeds: Sequence[int], recipe: Recipe) -> Ends:
         examples=len(inputs),
         seeds=seeds,
         label=f"circle, {cell.reading}, {cell.variant}, width {cell.width}, {len(seeds)} seeds",
-        settings={"task": "circle", "reading": cell.reading, "variant": cell.variant},
         after_epoch=kept.look if cell.reading == "as-described" else None,
     )
     parameters = kept.take(parameters)

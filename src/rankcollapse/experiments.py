@@ -6,20 +6,17 @@ Source: Dong et al. 2021, section 4; hyperparameters from the published code.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
 from rankcollapse.errors import RankCollapseError
-from rankcollapse.files import atomic_directory
+from rankcollapse.noise import Noise
 from rankcollapse.sampled_paths import draw_paths, walk
 from rankcollapse.san import (
     Network,
@@ -31,16 +28,16 @@ from rankcollapse.san import (
     initialise,
     normalise,
 )
-from rankcollapse.tables import write_csv
 from rankcollapse.tasks import Examples, convex_hull, memorization, sorting, stream
-from rankcollapse.training import History, Loss, Noise, Recipe, Step, train
+from rankcollapse.training import History, Loss, Recipe, Step, train
+from rankcollapse.training_checkpoint import Checkpoint
 from rankcollapse.vocabulary import READINGS, TRAININGS, require_known
 
 TASKS = ("sorting", "convex_hull", "memorization")
 
 
 class ExperimentError(RankCollapseError):
-    """A trained network is missing or damaged."""
+    """Examples are not a network's, or a trained network is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +180,9 @@ def run(
     """
     examples = training_examples(chosen, texts)
     _require_fits(chosen.network, examples)
+    checkpoint = None
+    if checkpoints is not None:
+        checkpoint = Checkpoint(checkpoints, {**_settings(chosen), "examples": _digest(examples)})
     return train(
         initialise(chosen.network, chosen.seeds),
         _loss(chosen, examples),
@@ -190,8 +190,7 @@ def run(
         examples=len(examples.lengths),
         seeds=chosen.seeds,
         label=f"training {chosen.task}, {chosen.training}, {len(chosen.seeds)} seeds",
-        settings={**settings(chosen), "examples": _digest(examples)},
-        folder=checkpoints,
+        checkpoint=checkpoint,
     )
 
 
@@ -208,7 +207,7 @@ def _require_fits(network: Network, examples: Examples) -> None:
             )
 
 
-def settings(chosen: Experiment) -> dict[str, Any]:
+def _settings(chosen: Experiment) -> dict[str, Any]:
     """Return what the result depends on, one level deep."""
     named = {"task": chosen.task, "reading": chosen.reading, "training": chosen.training}
     return {**named, **asdict(chosen.network)}
@@ -263,59 +262,3 @@ def _along_a_path(
     embedded = embed(network, parameters, inputs, lengths)
     ((_, state),) = walk(network, parameters, embedded, lengths, path, residual=False)
     return classify(parameters, normalise(state))
-
-
-def save(output: Path, chosen: Experiment, parameters: Parameters, history: History) -> None:
-    """Write a folder with the trained weights, the settings and the learning curves."""
-    import pandas as pd
-
-    rows = [
-        (epoch, seed, loss, accuracy)
-        for epoch, values in enumerate(zip(history.loss, history.accuracy, strict=True), start=1)
-        for seed, loss, accuracy in zip(chosen.seeds, *values, strict=True)
-    ]
-    with atomic_directory(output) as folder:
-        contiguous = {name: value.contiguous() for name, value in parameters.items()}
-        save_file(contiguous, folder / "model.safetensors")
-        text = json.dumps({**asdict(chosen), "seeds": list(chosen.seeds)}, indent=1)
-        (folder / "experiment.json").write_text(text + "\n", encoding="utf-8")
-        columns = ["epoch", "seed", "loss", "accuracy"]
-        write_csv(folder / "history.csv", pd.DataFrame(rows, columns=columns))
-
-
-def load(folder: Path) -> tuple[Experiment, Parameters]:
-    """Read what `save` wrote.
-
-    Raises:
-        ExperimentError: it is missing or damaged.
-    """
-    try:
-        told = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-        parameters = load_file(folder / "model.safetensors")
-        chosen = Experiment(
-            told["task"],
-            told["reading"],
-            told["training"],
-            tuple(told["seeds"]),
-            Network(**told["network"]),
-            Recipe(**told["recipe"]),
-        )
-        _require_same_shapes(parameters, initialise(chosen.network, chosen.seeds))
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        SafetensorError,
-        RankCollapseError,
-    ) as error:
-        raise ExperimentError(f"{folder}: no trained network ({error}); train it again") from None
-    return chosen, parameters
-
-
-def _require_same_shapes(parameters: Parameters, expected: Parameters) -> None:
-    shapes, wanted = (
-        {name: value.shape for name, value in some.items()} for some in (parameters, expected)
-    )
-    if shapes != wanted:
-        raise ValueError("its weights are not those of the experiment that it tells of")

@@ -7,38 +7,25 @@ which seeds are trained beside it.
 Shapes: S seeds, N tokens.
 """
 
-import json
-import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rankcollapse.errors import RankCollapseError
-from rankcollapse.files import atomic_directory
-from rankcollapse.san import Dropout, Parameters
+from rankcollapse.noise import Noise
+from rankcollapse.san import Parameters
 from rankcollapse.tasks import stream
+from rankcollapse.training_checkpoint import DAMAGES, Checkpoint, TrainingError
+from rankcollapse.training_clock import shown
 from rankcollapse.vocabulary import require_known
 
-DROPOUT = 0.1
 CHECKPOINT_SECONDS = 60.0
 MILESTONES = (15, 30, 40, 50, 60)  # epochs, of the convex hull's schedule
 DECAY = 0.91
 SCHEDULES = ("constant", "milestones", "linear")
-
-_KEEP = round(DROPOUT * 2**16)
-
-
-class TrainingError(RankCollapseError):
-    """A training diverged, or cannot go on from what is on the disk."""
 
 
 @dataclass(frozen=True)
@@ -87,46 +74,6 @@ class History:
     accuracy: list[list[float]] = field(default_factory=list)
 
 
-class Noise:
-    """Dropout masks, each seed's from its own stream.
-
-    A mask is 0 with probability 0.1 (6554 of 65536) and 1 / 0.9 otherwise.
-    """
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self._streams = [stream(seed, "dropout") for seed in seeds]
-        self._masks = torch.empty(0)
-        self._used = 0
-
-    def prepare(self, places: int) -> Dropout:
-        """Draw what a step needs, and return what hands it out."""
-        self._masks, self._used = torch.empty(len(self._streams), places), 0
-        for mask, random in zip(self._masks.numpy(), self._streams, strict=True):
-            words = random.integers(0, 2**64, size=-(-places // 4), dtype=np.uint64)
-            kept = words.view(np.uint16)[:places] >= _KEEP
-            np.multiply(kept, np.float32(1 / (1 - _KEEP / 2**16)), out=mask)
-        return self._next
-
-    def _next(self, shape: torch.Size) -> Tensor:
-        start = self._used
-        self._used += math.prod(shape[1:])
-        return self._masks[:, start : self._used].view(shape)
-
-    def state(self) -> list[Any]:
-        """Return the streams' states, for JSON."""
-        return [_as_json(random.bit_generator.state) for random in self._streams]
-
-    def restore(self, states: list[Any]) -> None:
-        """Go on from what `state` returned."""
-        for random, state in zip(self._streams, states, strict=True):
-            inner = {"state": np.array(state["state"]["state"], dtype=np.uint64)}
-            random.bit_generator.state = {**state, "state": inner}
-
-
-def _as_json(state: Any) -> Any:  # noqa: ANN401
-    return {**state, "state": {"state": [int(word) for word in state["state"]["state"]]}}
-
-
 @dataclass(frozen=True)
 class Step:
     """What one step is about: the examples in it, the epoch, and the number of the step."""
@@ -148,8 +95,7 @@ def train(
     examples: int,
     seeds: Sequence[int],
     label: str,
-    settings: dict[str, Any],
-    folder: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     after_epoch: Callable[[Parameters], bool] | None = None,
 ) -> tuple[Parameters, History]:
     """Train S networks in one pass, each with its own data, start and dropout.
@@ -161,29 +107,34 @@ def train(
         examples: how many there are.
         seeds: of the S networks.
         label: what is trained, for the lines of progress.
-        settings: what the result depends on; a checkpoint of other settings is refused.
+        checkpoint: where a training of more than a minute leaves its state, and goes on from it;
+            its settings are those that recipe and seeds do not tell.
         after_epoch: looks at the parameters, and says whether the training may end.
-        folder: where a training of more than a minute leaves checkpoints, and goes on from them.
 
     Returns:
         The trained parameters, and loss and accuracy by epoch.
 
     Raises:
         TrainingError: the loss or a parameter is not finite (the last checkpoint stays), or the
-            checkpoint in `folder` is damaged or of other settings.
+            checkpoint is damaged or of other settings.
     """
-    run = _Run(parameters, recipe, seeds, {**settings, "seeds": list(seeds), **asdict(recipe)})
-    if folder is not None and folder.exists():
-        run.resume(folder)
+    run = _Run(parameters, recipe, seeds)
+    if checkpoint is not None:
+        settings = {**checkpoint.settings, "seeds": list(seeds), **asdict(recipe)}
+        checkpoint = replace(checkpoint, settings=settings)
+        run.resume(checkpoint)
     steps = -(-examples // recipe.batch)
-    clock = _Clock(label, recipe.epochs, len(run.history.loss))
-    for epoch in range(len(run.history.loss), recipe.epochs):
-        run.epoch(epoch, steps, _order(examples, recipe, epoch), loss)
-        clock.tell(epoch, run.history)
-        if after_epoch is not None and after_epoch(run.parameters):
-            break
-        if folder is not None and clock.due() and epoch + 1 < recipe.epochs:
-            run.save(folder)
+    done, saved = len(run.history.loss), time.monotonic()
+    with shown(label, recipe.epochs, done=done) as tell:
+        for epoch in range(done, recipe.epochs):
+            run.epoch(epoch, steps, _order(examples, recipe, epoch), loss)
+            tell(epoch + 1, run.mean("loss"), run.mean("accuracy"))
+            if after_epoch is not None and after_epoch(run.parameters):
+                break
+            due = time.monotonic() - saved >= CHECKPOINT_SECONDS
+            if checkpoint is not None and due and epoch + 1 < recipe.epochs:
+                checkpoint.write(*run.state())
+                saved = time.monotonic()
     return {name: value.detach() for name, value in run.parameters.items()}, run.history
 
 
@@ -197,12 +148,9 @@ def _order(examples: int, recipe: Recipe, epoch: int) -> Iterator[Tensor]:
 class _Run:
     """The state of a training."""
 
-    def __init__(
-        self, parameters: Parameters, recipe: Recipe, seeds: Sequence[int], settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, parameters: Parameters, recipe: Recipe, seeds: Sequence[int]) -> None:
         self.parameters = {name: p.clone().requires_grad_() for name, p in parameters.items()}
-        self.recipe, self.settings = recipe, json.loads(json.dumps(settings))
-        self.seeds = list(seeds)
+        self.recipe, self.seeds = recipe, list(seeds)
         self.noise, self.history = Noise(seeds), History()
         self.optimiser = torch.optim.Adam(
             list(self.parameters.values()),
@@ -249,44 +197,29 @@ class _Run:
         for gradient in gradients:
             gradient *= scale.view(-1, *[1] * (gradient.dim() - 1))
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint, whole or not at all."""
+    def mean(self, name: str) -> float:
+        """Return the mean over the seeds of the last epoch's "loss" or "accuracy"."""
+        values: list[float] = getattr(self.history, name)[-1]
+        return sum(values) / len(values)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a checkpoint holds."""
         tensors = {name: value.detach() for name, value in self.parameters.items()}
         for name, value in self.parameters.items():
             for key, state in self.optimiser.state[value].items():
                 tensors[f"{key}/{name}"] = state
-        progress = {
-            "settings": self.settings,
-            "history": asdict(self.history),
-            "noise": self.noise.state(),
-        }
-        with atomic_directory(folder) as temporary:
-            save_file(tensors, temporary / "state.safetensors")
-            (temporary / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+        return tensors, {"history": asdict(self.history), "noise": self.noise.state()}
 
-    def resume(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, if there is one."""
+        if (found := checkpoint.read()) is None:
+            return
         try:
-            progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
-            tensors = load_file(folder / "state.safetensors")
-            settings = dict(progress["settings"])
-        except (*_DAMAGES, OSError, SafetensorError) as error:
-            raise _damaged(folder, error) from None
-        keys = sorted(settings.keys() | self.settings.keys())
-        if other := [key for key in keys if settings.get(key) != self.settings.get(key)]:
-            shown = ", ".join(
-                f"{key} {settings.get(key)}, now {self.settings.get(key)}" for key in other
-            )
-            raise TrainingError(
-                f"{folder}: is the checkpoint of a training with other settings ({shown}); "
-                "delete it to start again"
-            )
-        try:
-            self._restore(progress, tensors)
-        except (*_DAMAGES, RuntimeError) as error:  # torch: another shape
-            raise _damaged(folder, error) from None
+            self._restore(*found)
+        except (*DAMAGES, RuntimeError) as error:  # torch: another shape
+            raise checkpoint.damaged(error) from None
 
-    def _restore(self, progress: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(tensors[name])
@@ -295,48 +228,3 @@ class _Run:
                 }
         self.history = History(**progress["history"])
         self.noise.restore(progress["noise"])
-
-
-_DAMAGES = (ValueError, LookupError, TypeError)
-
-
-def _damaged(folder: Path, error: Exception) -> TrainingError:
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return TrainingError(
-        f"{folder}: no checkpoint to go on from ({reason}); delete it to start again"
-    )
-
-
-class _Clock:
-    """Says how far a training is, and when a checkpoint is due."""
-
-    def __init__(self, label: str, epochs: int, done: int) -> None:
-        self.label, self.epochs, self.done = label, epochs, done
-        self.start = self.told = self.saved = time.monotonic()
-
-    def tell(self, epoch: int, history: History) -> None:
-        """Print a line at the end of an epoch, at most every ten seconds."""
-        now = time.monotonic()
-        last = epoch + 1 == self.epochs
-        if now - self.told < 10 and not last:
-            return
-        self.told = now
-        left = (now - self.start) / (epoch + 1 - self.done) * (self.epochs - epoch - 1)
-        print(
-            f"{self.label}: epoch {epoch + 1} of {self.epochs}, loss {_mean(history.loss[-1]):.4f},"
-            f" accuracy {_mean(history.accuracy[-1]):.3f}, {left / 60:.1f} min left",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def due(self) -> bool:
-        """Return whether a checkpoint should be written now."""
-        now = time.monotonic()
-        if now - self.saved < CHECKPOINT_SECONDS:
-            return False
-        self.saved = now
-        return True
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -15,7 +15,7 @@ rule train:
     input:
         text=lambda w: task_text(w.training),
         tokenizer=lambda w: task_tokenizer(w.training),
-        code=source_files("experiments"),
+        code=source_files("trained"),
     output:
         f"{DATA}/tasks/trained/{{training}}/experiment.json",
         f"{DATA}/tasks/trained/{{training}}/model.safetensors",
@@ -44,7 +44,7 @@ rule paths:
         trained=f"{DATA}/tasks/trained/{{training}}/experiment.json",
         text=lambda w: task_text(w.training),
         tokenizer=lambda w: task_tokenizer(w.training),
-        code=source_files("controls"),
+        code=source_files("controls", "trained"),
     output:
         scores=f"{DATA}/tasks/scores/{{training}}.csv",
         lengths=f"{DATA}/tasks/lengths/{{training}}.csv",

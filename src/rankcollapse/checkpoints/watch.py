@@ -1,5 +1,6 @@
 """Run a download in a child process that is ended when it makes no progress."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -114,12 +115,14 @@ def _wait(
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            # Renamed or removed by the child since it was listed.
-            continue
+    # os.walk, and not rglob, passes over a folder that the child has removed since it was listed.
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(root, name).stat().st_size
+            except OSError:
+                # Renamed or removed likewise.
+                continue
     return total
 
 

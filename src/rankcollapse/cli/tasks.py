@@ -44,6 +44,7 @@ def train(
     """Train networks of one shape with several seeds in one pass."""
     from rankcollapse import experiments
     from rankcollapse.tracking import run
+    from rankcollapse.trained import save
 
     inputs = [path for path in (text, tokenizer) if path]
     unfinished = output.with_name(f".{output.name}.training")
@@ -64,7 +65,7 @@ def train(
         parameters, history = experiments.run(
             chosen, texts[0] if texts else None, checkpoints=unfinished
         )
-        experiments.save(output, chosen, parameters, history)
+        save(output, chosen, parameters, history)
         shutil.rmtree(unfinished, ignore_errors=True)
         for epoch, values in enumerate(zip(history.loss, history.accuracy, strict=True), start=1):
             for name, of_seeds in zip(("loss", "accuracy"), values, strict=True):
@@ -84,13 +85,14 @@ def paths(
     event: Event = None,
 ) -> None:
     """Judge trained networks by the paths through them, under every control."""
-    from rankcollapse import controls, experiments, task_tables
+    from rankcollapse import controls, task_tables
     from rankcollapse.tables import write_csv
     from rankcollapse.tracking import run
+    from rankcollapse.trained import load
 
     outputs = [output, *([lengths] if lengths else [])]
     with run(event, params=context.params, inputs=[trained], outputs=outputs) as record:
-        chosen, parameters = experiments.load(trained)
+        chosen, parameters = load(trained)
         texts = _texts(text, tokenizer)[0] if chosen.task == "memorization" else None
         table = controls.scores(chosen, parameters, texts)
         if lengths is not None:

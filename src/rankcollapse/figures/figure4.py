@@ -38,6 +38,8 @@ LEVELS = {
     "entire": Curve("entire network", "#3A3A3A", "-", ""),
     "trivial": Curve("trivial predictor", "#3A3A3A", (0, (3.0, 2.0)), ""),
 }
+MEASURE = "make full"  # measures the panels that are empty
+
 _PATHS = {"frozen": "only"}  # of every other control: "20"
 _DEPTH = 6
 _PRECISION = "float32"
@@ -65,7 +67,7 @@ def table(accuracy: pd.DataFrame) -> pd.DataFrame:
     return in_order(rows[rows["epochs"] == fewest])[ACCURACY_COLUMNS]
 
 
-def draw(accuracy: pd.DataFrame, *, measure_command: str = "make full") -> dict[str, Figure]:
+def draw(accuracy: pd.DataFrame) -> dict[str, Figure]:
     """Draw accuracy against path length, and the same beside its controls.
 
     Differs from the paper: every line is measured, training seeds are repeated, the third curve
@@ -73,7 +75,6 @@ def draw(accuracy: pd.DataFrame, *, measure_command: str = "make full") -> dict[
 
     Args:
         accuracy: `task_tables.ACCURACY_COLUMNS`.
-        measure_command: what measures the panels that are empty here.
 
     Returns:
         The pages: "" the paper's Figure 4, "controls" the same 20 paths under each control with
@@ -94,13 +95,13 @@ def draw(accuracy: pd.DataFrame, *, measure_command: str = "make full") -> dict[
         if of_reading.empty:
             continue
         name = reading.replace("-", "_") if pages else ""
-        pages[name] = _published_page(of_reading, measure_command)
-        pages[f"controls_{name}".rstrip("_")] = _controls_page(of_reading, measure_command)
+        pages[name] = _published_page(of_reading)
+        pages[f"controls_{name}".rstrip("_")] = _controls_page(of_reading)
     return pages
 
 
 @style.look()
-def _published_page(rows: pd.DataFrame, command: str) -> Figure:
+def _published_page(rows: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(style.DOUBLE_COLUMN, 2.7), layout="constrained")
     remarks: list[str] = []
     sizes = {size: look for size, look in SIZES.items() if size in set(rows["paths"])}
@@ -112,7 +113,7 @@ def _published_page(rows: pd.DataFrame, command: str) -> Figure:
             axes.plot(curve["length"], curve["accuracy_mean"], **look.line())
         _levels(axes, of_task, "accuracy_mean")
         axes.set_xlabel("path length")
-        remarks.append("" if len(published) else f"{panels.NOT_MEASURED}: {command}")
+        remarks.append("" if len(published) else f"{panels.NOT_MEASURED}: {MEASURE}")
     _remarks(figure.axes, remarks)
     _accuracy_axis(figure)
     _legend(figure, [*sizes.values(), *LEVELS.values()], panels.select(rows, control="published"))
@@ -120,7 +121,7 @@ def _published_page(rows: pd.DataFrame, command: str) -> Figure:
 
 
 @style.look()
-def _controls_page(rows: pd.DataFrame, command: str) -> Figure:
+def _controls_page(rows: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(style.DOUBLE_COLUMN, 4.6), layout="constrained")
     rows = rows[~((rows["control"] == "published") & (rows["paths"] != "20"))]
     above, below = figure.subplots(2, 3, sharex=True, sharey="row")
@@ -130,7 +131,7 @@ def _controls_page(rows: pd.DataFrame, command: str) -> Figure:
             _spread(axes, curve, look.color, bars=False)
             axes.plot(curve["length"], curve["accuracy_mean"], **look.line())
         _levels(axes, of_task, "accuracy_mean")
-    _remarks(list(above), [_remark(of_task, command) for _, of_task in _tasks(rows)])
+    _remarks(list(above), [_remark(of_task) for _, of_task in _tasks(rows)])
     _accuracy_axis(figure)
     floor = _ratios(list(below), rows)
     curves = [*CONTROLS.values(), *LEVELS.values()]
@@ -180,10 +181,10 @@ def _spread(axes: Axes, curve: pd.DataFrame, color: str, *, bars: bool = True) -
         axes.errorbar(curve["length"], mean, curve["std_draws"].fillna(0), fmt="none", **look)
 
 
-def _remark(rows: pd.DataFrame, command: str) -> str:
+def _remark(rows: pd.DataFrame) -> str:
     """Say in two lines at most what was not measured, and what had other epochs than the title."""
     if rows.empty:
-        return f"{panels.NOT_MEASURED}: {command}"
+        return f"{panels.NOT_MEASURED}: {MEASURE}"
     found = rows[rows["length"].notna()].groupby("control")["epochs"].first()
     usual = rows.loc[rows["control"].map(training) == "residual", "epochs"].unique()
     lines = []
