@@ -6,6 +6,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/residuals.smk"
 include: "workflow/rules/tasks.smk"
+include: "workflow/rules/paths.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
 
@@ -16,6 +17,7 @@ rule all:
         rules.checkpoints.input,
         rules.residuals.input,
         rules.tasks.input,
+        rules.paths_and_bounds.input,
         rules.figures.input,
         rules.report.output,
     message:

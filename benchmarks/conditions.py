@@ -24,7 +24,8 @@ from tempfile import TemporaryDirectory
 
 from figure import Figure
 
-from rankcollapse.config import WheelCheckpoint, load_config
+from rankcollapse.config import load_config
+from rankcollapse.config_sections import WheelCheckpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = Path(sys.executable).with_name("rankcollapse")

@@ -59,12 +59,14 @@ def _working(size: Size, *, workers: int, quick: bool) -> list[Figure]:
         tokenizer = borrowed_tokenizer(Path(name), quick=quick)
         figures = run_conditions(size, tokenizer, workers=workers)
         # Only now, because a process starts with the memory of the one that starts it counted.
+        from decomposition import run_decomposition
         from ratios import run_ratios
         from training import run_training
 
         for threads in sorted({1, cores}):
             figures += run_ratios(size, tokenizer, threads=threads)
         figures += run_training(quick=quick)
+        figures += run_decomposition(quick=quick)
     return figures
 
 

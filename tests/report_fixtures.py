@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import path_fixtures
 import task_fixtures
 import yaml
 from curve_fixtures import curve
@@ -18,6 +19,7 @@ from rankcollapse.checkpoints.manifest import (
 )
 from rankcollapse.config import load_config
 from rankcollapse.figures import draw
+from rankcollapse.jobs import FIGURE_TABLES
 from rankcollapse.published import read_figure2
 from rankcollapse.tables import write_csv
 from rankcollapse.verdicts import write_verdicts
@@ -91,6 +93,21 @@ def settings():
         "memorization": {"text": "plain", "tokenizer": MINILM},
         "trainings": trainings(),
         "circle": {"epochs": {"as-published": 70, "as-described": 600}, "seeds": 12, "shown": 3},
+        "paths": studies(),
+    }
+
+
+def studies():
+    every = ["decomposition", "chained", "bounds"]
+    return {
+        "sequences": {"decomposition": 8, "chained": 32, "bounds": 2, "relative": 4},
+        "pairs": 2000,
+        "component_seeds": 16,
+        "studies": [
+            {"checkpoints": [f"{BERT}-init"], "seeds": [0, 1], "of": every},
+            {"checkpoints": [MPNET], "seeds": None, "of": [*every, "relative"]},
+            {"checkpoints": [MINILM], "seeds": None, "of": every},
+        ],
     }
 
 
@@ -162,9 +179,7 @@ def judge_and_draw(curves, *figures):
     table = Path("data/trial/residuals/curves.csv")
     write_csv(table, curves)
     write_verdicts(table, PUBLISHED, Path("data/trial/verdicts"), text="wikibio")
-    for name in figures:
-        tables = {"curves": table, "published": PUBLISHED}
-        draw(name, Path("figures/trial", name), tables=tables, text="wikibio", seed=0)
+    draw_figures(figures, {"curves": table, "published": PUBLISHED})
 
 
 def trained_scores():
@@ -194,9 +209,14 @@ def draw_trained():
     """Draw the figures of the trained experiments."""
     write_csv(TASKS / "trajectories.csv", task_fixtures.trajectories())
     names = ("accuracy", "circle", "lengths", "trajectories")
-    tables = {name: TASKS / f"{name}.csv" for name in names}
-    for name in TRAINED_FIGURES:
-        draw(name, Path("figures/trial", name), tables=tables, text="wikibio", seed=0)
+    draw_figures(TRAINED_FIGURES, {name: TASKS / f"{name}.csv" for name in names})
+
+
+def draw_figures(figures, tables):
+    """Draw figures of the profile, each from those of the tables that it reads."""
+    for name in figures:
+        own = {table: tables[table] for table in FIGURE_TABLES[name]}
+        draw(name, Path("figures/trial", name), tables=own, text="wikibio", seed=0)
 
 
 def build(folder):
@@ -211,6 +231,7 @@ def build(folder):
         judge_and_draw(measured_curves(), *FIGURES)
         judge_trained()
         draw_trained()
+        path_fixtures.build(config)
         for rule, key in (("evaluate", "one"), ("evaluate", "two"), ("curves", "all")):
             event = Path("logs/trial", rule, key)
             with tracking.run(event, params={}, inputs=[], outputs=[]) as run:

@@ -43,6 +43,8 @@ def test_every_limit_of_the_project_is_measured(result):
         "sorting, 8 seeds": 10.0,
         "sorting, 8 seeds: memory beyond imports": 490.0,
         "sorting: 20 paths of each length": 0.5,
+        "tiny-bert, forward passes": 10.0,
+        "tiny-bert, memory": 4.0,
         "rankcollapse --help": 0.5,
         "commands that import what they do not use": 0,
     }

@@ -176,7 +176,6 @@ def test_no_command_is_usage():
         (["residuals", "states", "--outptu", "x"], "No such option"),
         (["residuals", "s", "--output", "x", "--measure", "rte"], "did you mean 'rate'"),
         (["residuals", "s", "--output", "x", "--spectral-sequences", "0"], "equal to 1"),
-        (["figure", "figure6", "--output", "x"], "'figure6' is not one of"),
         (
             ["checkpoint", "random", "c", "--seed", "-1", "--name", "n", "--output", "x"],
             "equal to 0",

@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,29 @@ from rankcollapse.config import load_config
 from rankcollapse.sources import PACKAGE, source_files
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("checkpoints", "residuals", "tasks", "figures")
+STAGES = ("checkpoints", "residuals", "tasks", "paths", "figures")
 
 # Data flows to the right: a module imports from those that stand before it.
 ORDER = [
-    *("errors", "vocabulary", "files", "precision", "progress", "sources", "config", "jobs"),
-    *("tracking", "checkpoints", "corpus", "architectures", "ablation", "states", "measures"),
-    *("products", "evaluate", "tables", "residuals", "published", "intervals", "paths"),
+    *("errors", "vocabulary", "files", "precision", "progress", "sources", "config_sections"),
+    *("config", "jobs", "tracking", "checkpoints", "corpus", "architectures", "ablation"),
+    *("states", "measures", "products", "evaluate", "tables", "residuals", "published"),
+    *("intervals", "paths"),
+    # trained experiments
     *("tasks", "block", "san", "noise", "training_checkpoint", "training_clock", "training"),
     *("sampled_paths", "experiments", "trained", "frozen_paths", "task_tables", "bench", "reread"),
-    *("controls", "circle_runs", "figures", "verdicts", "claims", "report"),
-    *("mlflow_store", "mlflow_runs", "doctor", "cli"),
+    *("controls", "circle_runs"),
+    # paths and bounds
+    *("trace", "sweep", "decomposition", "path_tables", "path_measures", "subjects"),
+    *("path_studies", "theory", "bounds", "bound_chains", "bound_tables"),
+    *("bound_claims", "bound_studies"),
+    *("rates", "relative_tables", "relative", "asymptote", "component_settings"),
+    *("component_networks", "components"),
+    *("component_claims", "path_claims", "chained_tables", "chained_measures", "chained"),
+    "chained_study",
+    # what is made of them
+    *("figures", "verdicts", "claims", "chained_verdicts", "report", "mlflow_store"),
+    *("mlflow_runs", "doctor", "cli"),
 ]
 
 
@@ -43,10 +56,19 @@ def code_of_rules(name):
 
         modules |= {module for group in SOURCE_MODULES.values() for module in group}
         modules |= set(TEXT_MODULES)
-    if name == "residuals":
+    if name in ("residuals", "paths"):
         from rankcollapse.architectures import KNOWN
 
         modules |= {f"architectures.{architecture}" for architecture in KNOWN}
+    if name == "paths":
+        from rankcollapse.jobs import STUDY_MODULES
+
+        modules |= {f"architectures.parts.{architecture}" for architecture in KNOWN}
+        modules |= {module for group in STUDY_MODULES.values() for module in group}
+    if name == "figures":
+        from rankcollapse.figures import FIGURES
+
+        modules |= {f"figures.{figure}" for figure in FIGURES}
     return source_files(*modules)
 
 
@@ -135,6 +157,14 @@ def test_embedded_has_the_seeds_and_models_it_promises():
         )
     for model in ("all-mpnet-base-v2", "all-minilm-l6-v2"):
         assert {f"{model}.wikibio.float64", f"{model}.wikibio.float32"} <= runs
+
+
+def test_the_workflow_knows_what_each_figure_reads():
+    from rankcollapse.figures import FIGURES
+    from rankcollapse.jobs import FIGURE_TABLES
+
+    reads = {name: import_module(f"rankcollapse.figures.{name}").READS for name in FIGURES}
+    assert {name: tuple(tables) for name, tables in reads.items()} == FIGURE_TABLES
 
 
 def test_no_profile_merges_into_another():

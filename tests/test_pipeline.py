@@ -13,7 +13,9 @@ import pandas as pd
 import pytest
 from pipeline import CONFIG, call, commit, copy_repository, edit, environment, snakemake, wanted
 
+from rankcollapse.figures import FIGURES
 from rankcollapse.files import md5
+from rankcollapse.jobs import STUDY_TABLES
 from rankcollapse.tracking import read_events
 
 REPRODUCE = (sys.executable, "workflow/reproduce.py", "smoke")
@@ -22,28 +24,35 @@ EVERY_RULE = {
     "evaluate": 8,
     "residual": 8,
     "curves": 1,
-    "train": 4,
-    "paths": 4,
+    "train": 5,
+    "paths": 5,
     "circle": 2,
     "join": 3,
     "accuracy": 1,
-    "figure1": 1,
-    "figure2": 1,
-    "figure3": 1,
-    "figure4": 1,
-    "figure5": 1,
-    "width_depth": 1,
-    "readings": 1,
-    "texts": 1,
+    "study": 8,
+    "pure_san": 1,
+    "chain": 3,
+    "join_studies": 8,
+    **dict.fromkeys(("quartiles", "rates", "asymptote", "components", "judge", "causes"), 1),
+    **{f"draw_{figure}": 1 for figure in FIGURES},
     "claims": 1,
     "verdict": 1,
     "report": 1,
 }
 
-OWN_FIGURES = ("readings", "texts", "width_depth")
-FURTHER_PAGES = (*("figure2_log", "figure3_as_described", "figure3_threshold", "figure4_controls"),)
+FURTHER_PAGES = (
+    *("figure2_log", "figure3_as_described", "figure3_threshold", "figure4_controls"),
+    *("figure6_dobrushin", "bounds_quantities", "rates_relative"),
+    *(f"components_{page}" for page in ("post_norm", "skip", "pre_norm", "effects")),
+)
 TRAININGS = ("sorting", "sorting-layer-drop", "sorting-pure", "sorting-deep", "memorization")
 READINGS = ("published", "described")
+TINY = ("tiny-bert-init-0", "tiny-bert-init-1", "tiny-bert")
+STUDIED = {
+    "decomposition": (*TINY, "tiny-xlnet-init-0"),
+    "bounds": ("pure-san", *TINY),
+    "relative": ("tiny-xlnet-init-0",),
+}
 
 
 def finished(tree):
@@ -118,13 +127,29 @@ def test_the_run_leaves_exactly_these_files(tree):
     }
     figures = {
         f"figures/smoke/{name}"
-        for stem in (*(f"figure{number}" for number in range(1, 6)), *OWN_FIGURES)
+        for stem in FIGURES
         for name in (f"{stem}.pdf", f"{stem}.png", f"{stem}.csv")
     }
     figures |= {f"figures/smoke/{page}.png" for page in FURTHER_PAGES}
     verdicts = {
         f"data/smoke/verdicts/{name}"
-        for name in ("figure2.csv", "curves.csv", "summary.json", "claims.csv")
+        for name in (
+            *("figure2.csv", "curves.csv", "summary.json", "claims.csv"),
+            *("chained_attention.csv", "components.csv"),
+        )
+    }
+    studies = {
+        f"data/smoke/paths/{study}/{folder}/{table}.csv"
+        for study, folders in STUDIED.items()
+        for folder in folders
+        for table in STUDY_TABLES[study]
+    }
+    joined = {
+        f"data/smoke/paths/{name}.csv"
+        for name in (
+            *(table for tables in STUDY_TABLES.values() for table in tables),
+            *("chained", "rates/rates", "rates/orders", "asymptote"),
+        )
     }
     trained = {
         f"data/smoke/tasks/trained/{training}/{name}"
@@ -141,11 +166,11 @@ def test_the_run_leaves_exactly_these_files(tree):
         )
     }
     tables = {path for path in made if path.endswith(".parquet")}
-    assert made - tables == figures | verdicts | trained | tasks | {
+    assert made - tables == figures | verdicts | trained | tasks | studies | joined | {
         "data/smoke/residuals/curves.csv",
         "data/smoke/report.html",
     }
-    assert len(tables) == EVERY_RULE["residual"]
+    assert len(tables) == EVERY_RULE["residual"] + EVERY_RULE["chain"] + 1  # components
     assert not list((tree / "data/smoke/hidden_states").glob("*"))
 
 

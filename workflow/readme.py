@@ -1,9 +1,11 @@
-"""Take the results of a run into the README: `python workflow/readme.py`, after `make reproduce`.
+"""Take the results of a run into the README: `python workflow/readme.py [embedded|full]`.
 
-Copies the verdicts and the README's figure to docs/results, and writes the table of results between
-the README's markers. tests/test_readme.py fails when any of them has drifted.
+Afterwards, that is, `make reproduce` or `make full`. Copies the verdicts and the README's figures
+to docs/results, notes the profile and the commit there, and writes the table of results between the
+README's markers. tests/test_readme.py fails when any of them has drifted.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,8 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
+from rankcollapse.figures.panels import select
 from rankcollapse.intervals import ERROR_RATE
+from rankcollapse.report import chained, components, orders, paths
+from rankcollapse.report.findings import panel_name
 from rankcollapse.report.trained import TASKS
 from rankcollapse.task_tables import PUBLISHED_SHAPES
 
@@ -20,11 +26,19 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-VERDICTS = ("claims.csv", "curves.csv", "figure2.csv", "summary.json")
+PROFILES = ("embedded", "full")
+SOURCE = "source.json"  # profile and commit
+VERDICTS = (
+    *("chained_attention.csv", "claims.csv", "components.csv"),
+    *("curves.csv", "figure2.csv", "summary.json"),
+)
 FIGURES = (
     *("figure2.png", "figure2_log.png", "readings.png", "texts.csv"),
     *("figure3.png", "figure3.csv", "figure4.png", "figure4_controls.png", "width_depth.png"),
+    *("decomposition.png", "decomposition.csv", "figure6.png", "bounds.png"),
+    *("rates_relative.png", "components_effects.png"),
 )
+TABLES = ("paths/rates/orders.csv",)
 CONTROLS = {
     "published": "as published: residual and trained gain cut",
     "residual_kept": "residual kept",
@@ -46,7 +60,10 @@ def block(folder: Path) -> str:
     """Return the README's text of the results, computed from the verdicts in a folder."""
     points = pd.read_csv(folder / "figure2.csv")["verdict"].value_counts()
     inside, outside = points.get("reproduced", 0), points.get("not reproduced", 0)
+    source = json.loads((folder / SOURCE).read_bytes())
     lines = [
+        f"Profile `{source['profile']}`, commit {source['commit']}.",
+        "",
         f"Of the {points.sum()} published points of Figure 2, {inside + outside} could be "
         f"compared: **{inside} reproduce, {outside} do not**. "
         f"{points.get('below precision floor', 0)} lie below the precision floor of float32 and "
@@ -62,7 +79,9 @@ def block(folder: Path) -> str:
             f"| {NAMES[curve.model]} {VARIANTS[curve.variant]} | {curve.comparable} "
             f"| {curve.not_reproduced} | {curve.p_value:.2g} | {layers} |"
         )
-    return "\n".join([*lines, "", _xlnet(folder), "", *_claims(folder), "", _circle(folder)])
+    trained = [*_claims(folder), "", _circle(folder)]
+    found = [*_lengths(folder), "", *_chained(folder), "", _orders(folder), "", *_pieces(folder)]
+    return "\n".join([*lines, "", _xlnet(folder), "", *trained, "", *found])
 
 
 def _claims(folder: Path) -> Iterator[str]:
@@ -123,6 +142,56 @@ def _xlnet(folder: Path) -> str:
     )
 
 
+def _lengths(folder: Path) -> Iterator[str]:
+    """Yield a line for each model: the path lengths that matter, and those that exist."""
+    terms = select(pd.read_csv(folder / "decomposition.csv"), curve="transformer")
+    yield (
+        "Which path lengths matter in whole models (exact terms of all paths of a length; signed "
+        "shares of the last state's residual, column mean; the fewest lengths that hold "
+        f"{paths.CARRIED:.0%} of the shares' magnitudes):".replace("%", " %")
+    )
+    yield ""
+    for model, rows in terms.groupby(["checkpoint", "weights"], sort=False):
+        by_length = rows.set_index("length")
+        found = paths.Lengths(by_length["share"], by_length["share_of_paths"])
+        said = paths.carried(found).replace("\N{NO-BREAK SPACE}", " ")
+        yield f"- {panel_name(*model)}: {said}."
+
+
+def _chained(folder: Path) -> Iterator[str]:
+    """Yield a line for each rule of the layers: which quartiles of chained attention reproduce."""
+    yield "Chained attention (distance of BERT's products of attention matrices to rank one):"
+    yield ""
+    for sentence in chained.counts(pd.read_csv(folder / "chained_attention.csv")):
+        yield f"- {sentence}"
+
+
+def _orders(folder: Path) -> str:
+    """Return the order of collapse of attention alone."""
+    found = pd.read_csv(folder / Path(*TABLES).name)
+    rows = select(found, reading="as-published", text="wikibio").dropna(subset="order")
+    return (
+        f"{orders.summary(rows)} 3 is doubly exponential, 1 exponential; slope of log r(l) over "
+        f"log r(l - 1), r the ratio of Figure 2, with its {1 - ERROR_RATE:.0%} interval over texts "
+        "and seeds.".replace("%", " %")
+    )
+
+
+def _pieces(folder: Path) -> Iterator[str]:
+    """Yield the table of what stops or slows the collapse of small networks."""
+    claims = components.of_components(pd.read_csv(folder / "components.csv"))
+    yield (
+        "What stops the collapse of small random attention networks: in how many of the networks "
+        "tried each claim is supported (rule at the top of "
+        "[component_claims.py](src/rankcollapse/component_claims.py)):"
+    )
+    yield ""
+    yield f"| piece | {' | '.join(components.EFFECTS.values())} |"
+    yield f"|---|{'---|' * len(components.EFFECTS)}"
+    for piece, cells in components.pieces(claims):
+        yield f"| {piece} | {' | '.join(cells)} |"
+
+
 def with_block(readme: str, text: str) -> str:
     """Return the README with `text` between its markers."""
     before, rest = readme.split(BEGIN)
@@ -130,19 +199,44 @@ def with_block(readme: str, text: str) -> str:
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
-def main() -> int:
-    """Copy the results of the embedded profile and rewrite the README's block."""
-    if subprocess.run(["dvc", "status", "--quiet"], cwd=ROOT, check=False).returncode:
+def copy(profile: str, folder: Path) -> None:
+    """Copy the verdicts, figures and tables of a profile to a folder, and note their source."""
+    data, figures = ROOT / "data" / profile, ROOT / "figures" / profile
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (
+        *(data / "verdicts" / name for name in VERDICTS),
+        *(figures / name for name in FIGURES),
+        *(data / name for name in TABLES),
+    ):
+        shutil.copyfile(path, folder / path.name)
+    source = {"profile": profile, "commit": commit.stdout.strip()}
+    (folder / SOURCE).write_text(json.dumps(source, indent=2) + "\n", "utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Copy the results of a profile and rewrite the README's block."""
+    profile, *rest = arguments or PROFILES[:1]
+    if rest or profile not in PROFILES:
+        print(f"usage: python workflow/readme.py [{'|'.join(PROFILES)}]")
+        return 1
+    followed = yaml.safe_load((ROOT / "params.yaml").read_text())["profile"]
+    if (
+        profile == followed
+        and subprocess.run(["dvc", "status", "--quiet"], cwd=ROOT, check=False).returncode
+    ):
         print("dvc status: the outputs are not those of dvc.lock; run `make reproduce` first")
         return 1
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for name in VERDICTS:
-        shutil.copyfile(ROOT / "data/embedded/verdicts" / name, RESULTS / name)
-    for name in FIGURES:
-        shutil.copyfile(ROOT / "figures/embedded" / name, RESULTS / name)
+    copy(profile, RESULTS)
     README.write_text(with_block(README.read_text(encoding="utf-8"), block(RESULTS)), "utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

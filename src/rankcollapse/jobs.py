@@ -6,15 +6,14 @@ logs, and what a person can paste.
 
 from shlex import join
 
-from rankcollapse.config import (
-    Config,
+from rankcollapse.config import Config, Run
+from rankcollapse.config_sections import (
     FileText,
     HubCheckpoint,
     HubText,
     LocalCheckpoint,
     RandomCheckpoint,
     Reading,
-    Run,
     WheelCheckpoint,
 )
 
@@ -28,10 +27,41 @@ SOURCE_MODULES = {
 }
 TEXT_MODULES = ("checkpoints.text", "checkpoints.hub_download")
 
-FIGURES = (
-    *("figure1", "figure2", "figure3", "figure4", "figure5"),
-    *("readings", "texts", "width_depth"),
-)
+# The tables that each figure reads.
+FIGURE_TABLES: dict[str, tuple[str, ...]] = {
+    "figure1": (),
+    "figure2": ("curves", "published"),
+    "figure3": ("trajectories", "circle"),
+    "figure4": ("accuracy",),
+    "figure5": (),
+    "figure6": ("chained", "published_chained"),
+    "readings": ("curves",),
+    "texts": ("curves",),
+    "width_depth": ("lengths",),
+    "decomposition": ("decomposition", "mlp_source"),
+    "bounds": ("bounds", "bound_forms"),
+    "rates": ("rates", "orders", "relative", "contraction", "asymptote"),
+    "components": ("components", "component_claims"),
+}
+# The tables that each study of paths makes of a checkpoint.
+STUDY_TABLES: dict[str, tuple[str, ...]] = {
+    "decomposition": ("decomposition", "mlp_source", "left_out", "sources"),
+    "bounds": ("bounds", "bound_forms"),
+    "relative": ("relative", "contraction"),
+}
+STUDY_COMMANDS = {
+    "decomposition": "decompose",
+    "bounds": "bounds",
+    "relative": "relative",
+    "chained": "chain",
+}
+# Modules of each study beside those of the checkpoint's architecture.
+STUDY_MODULES = {
+    "decomposition": ("subjects", "path_studies", "path_tables"),
+    "bounds": ("subjects", "bound_studies", "path_tables"),
+    "relative": ("subjects", "relative", "path_tables"),
+    "chained": ("subjects", "chained_study", "chained_tables"),
+}
 
 
 def checkpoint_command(config: Config, folder: str) -> str:
@@ -77,8 +107,7 @@ def text_path(config: Config, name: str) -> str:
 
 def tokenizer_of(config: Config, run: Run) -> str:
     """Return the folder whose tokenizer a run takes."""
-    settings, _ = config.folders()[run.checkpoint]
-    return settings.tokenizer if isinstance(settings, RandomCheckpoint) else run.checkpoint
+    return tokenizer_of_folder(config, run.checkpoint)
 
 
 def evaluate_flags(config: Config, run: Run) -> str:
@@ -123,6 +152,21 @@ def circle_flags(config: Config, reading: Reading) -> str:
     )
 
 
+def study_flags(config: Config, study: str) -> str:
+    """Return the flags of a study's command that say what is read."""
+    settings = config.paths
+    sequences = getattr(settings.sequences, study)
+    flags = ["--form", config.texts[config.published_text].form]
+    flags += ["--sequences", str(sequences), "--tokens", str(config.tokens)]
+    return join([*flags, "--pairs", str(settings.pairs)] if study == "chained" else flags)
+
+
+def tokenizer_of_folder(config: Config, folder: str) -> str:
+    """Return the folder whose tokenizer a folder of weights takes."""
+    settings, _ = config.folders()[folder]
+    return settings.tokenizer if isinstance(settings, RandomCheckpoint) else folder
+
+
 def pages(config: Config) -> dict[str, list[str]]:
     """Return the pages of each figure that a profile has: "figure2": ["figure2", "figure2_log"]."""
     described = ["as_described"] if "as-described" in config.circle.epochs else []
@@ -131,10 +175,14 @@ def pages(config: Config) -> dict[str, list[str]]:
         "figure2": ["log"],
         "figure3": [*described, "threshold"],
         "figure4": ["controls"],
+        "figure6": ["dobrushin"],
+        "bounds": ["quantities"],
+        "rates": ["relative"],
+        "components": ["post_norm", "skip", "pre_norm", "effects"],
     }
     if "as-described" in readings:
         further["figure4"] += ["as_described", "controls_as_described"]
     return {
         figure: [figure, *(f"{figure}_{page}" for page in further.get(figure, []))]
-        for figure in FIGURES
+        for figure in FIGURE_TABLES
     }

@@ -19,16 +19,32 @@ FIGURES = f"figures/{PROFILE}"
 LOGS = f"logs/{PROFILE}"
 FOLDERS = CONFIG.folders()
 RUNS = {run.name: run for run in CONFIG.runs()}
-CURVES = f"{DATA}/residuals/curves.csv"
-PUBLISHED = "data/published/figure2.csv"
+RESIDUALS = [f"{DATA}/residuals/{name}.parquet" for name in RUNS]
 VERDICTS = [f"{DATA}/verdicts/{name}.csv" for name in ("figure2", "curves")] + [
     f"{DATA}/verdicts/summary.json"
 ]
 CLAIMS = f"{DATA}/verdicts/claims.csv"
+CHAINED_VERDICTS = f"{DATA}/verdicts/chained_attention.csv"
+COMPONENT_CLAIMS = f"{DATA}/verdicts/components.csv"
 SCORES = [f"{DATA}/tasks/scores/{name}.csv" for name in CONFIG.trainings]
-TASK_TABLES = {
-    name: f"{DATA}/tasks/{name}.csv"
-    for name in ("accuracy", "circle", "trajectories", "lengths")
+TASK_TABLES = ("accuracy", "circle", "trajectories", "lengths")
+STUDIES = CONFIG.studies()
+PURE_SAN = f"{DATA}/paths/bounds/pure-san"
+CHAINED = [f"{DATA}/paths/chained/{folder}.parquet" for folder in STUDIES["chained"]]
+JOINED = {table: study for study, names in jobs.STUDY_TABLES.items() for table in names}
+# What is read by its name: by figures, verdicts and the report.
+TABLES = {
+    "curves": f"{DATA}/residuals/curves.csv",
+    "published": "data/published/figure2.csv",
+    "published_chained": "data/published/chained_attention.csv",
+    **{name: f"{DATA}/tasks/{name}.csv" for name in TASK_TABLES},
+    **{name: f"{DATA}/paths/{name}.csv" for name in JOINED},
+    "chained": f"{DATA}/paths/chained.csv",
+    "rates": f"{DATA}/paths/rates/rates.csv",
+    "orders": f"{DATA}/paths/rates/orders.csv",
+    "asymptote": f"{DATA}/paths/asymptote.csv",
+    "components": f"{DATA}/paths/components.parquet",
+    "component_claims": COMPONENT_CLAIMS,
 }
 
 # One word for all jobs of this call; MLflow shows it as a tag.
@@ -43,6 +59,7 @@ wildcard_constraints:
     text="[a-z0-9][a-z0-9_-]*",
     training="[a-z0-9][a-z0-9_-]*",
     reading="as-published|as-described",
+    study="|".join(STUDIES),
 
 
 def manifest(folder):
@@ -86,6 +103,18 @@ def joined(table):
         if training.task == "sorting"
         and (training.training, training.reading) == ("residual", "as-published")
     ]
+
+
+def architecture_modules(folder):
+    """The modules that know a checkpoint's architecture."""
+    kind = FOLDERS[folder][0].model_type
+    return f"architectures.{kind}", f"architectures.parts.{kind}"
+
+
+def studied(study):
+    """The folders of tables of one study."""
+    folders = [f"{DATA}/paths/{study}/{folder}" for folder in STUDIES[study]]
+    return [PURE_SAN, *folders] if study == "bounds" else folders
 
 
 def figure_files(name, pages):

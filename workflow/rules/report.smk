@@ -3,7 +3,7 @@
 
 REPORT_TEMPLATES = [
     f"src/rankcollapse/report/{name}.html.j2"
-    for name in ("report", "trained", "style", "provenance")
+    for name in ("report", "trained", "paths", "style", "provenance")
 ]
 
 
@@ -11,9 +11,8 @@ rule report:
     input:
         figures=FIGURE_FILES.values(),
         verdicts=VERDICTS,
-        curves=CURVES,
-        claims=CLAIMS,
-        tasks=TASK_TABLES.values(),
+        claims=[CLAIMS, CHAINED_VERDICTS, COMPONENT_CLAIMS],
+        tables=TABLES.values(),
         config=[os.path.relpath(path) for path in workflow.configfiles],
         code=source_files("report"),
         templates=REPORT_TEMPLATES,

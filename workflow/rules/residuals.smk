@@ -1,14 +1,11 @@
 include: "common.smk"
 
 
-TABLES = [f"{DATA}/residuals/{name}.parquet" for name in RUNS]
-
-
 rule residuals:
     default_target: True
     input:
-        TABLES,
-        CURVES,
+        RESIDUALS,
+        TABLES["curves"],
     message:
         "Residual tables of {PROFILE} are there"
 
@@ -70,10 +67,10 @@ rule residual:
 
 rule curves:
     input:
-        tables=TABLES,
+        tables=RESIDUALS,
         code=source_files("tables"),
     output:
-        CURVES,
+        TABLES["curves"],
     log:
         f"{LOGS}/curves/all.log",
     conda:

@@ -6,7 +6,7 @@ rule tasks:
     input:
         [f"{DATA}/tasks/trained/{name}/model.safetensors" for name in CONFIG.trainings],
         SCORES,
-        TASK_TABLES.values(),
+        [TABLES[name] for name in TASK_TABLES],
     message:
         "Trained experiments of {PROFILE} are there"
 

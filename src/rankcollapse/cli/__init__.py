@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Context, Option
 
-from rankcollapse.cli import checkpoint, tasks
+from rankcollapse.cli import checkpoint, paths, tasks
 from rankcollapse.cli.options import Event, Output, each_known
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.vocabulary import MEASURES, READINGS, VARIANTS
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(tasks.app)
+app.add_typer(paths.app)
 
 
 @app.command()
@@ -120,26 +121,12 @@ def curves(
 @app.command()
 def figure(
     context: Context,
-    name: Annotated[
-        Literal[
-            "figure1",
-            "figure2",
-            "figure3",
-            "figure4",
-            "figure5",
-            "readings",
-            "texts",
-            "width_depth",
-        ],
-        Argument(help="Which."),
-    ],
+    name: Annotated[str, Argument(help="Which, as figure2.")],
     output: Annotated[Path, Option(help="Path without ending: .pdf, .png and .csv are added.")],
-    curves: Annotated[Path | None, Option(help="What `rankcollapse curves` made.")] = None,
-    published: Annotated[Path | None, Option(help="data/published/figure2.csv.")] = None,
-    accuracy: Annotated[Path | None, Option(help="What `rankcollapse accuracy` made.")] = None,
-    circle: Annotated[Path | None, Option(help="What `rankcollapse circle` made.")] = None,
-    trajectories: Annotated[Path | None, Option(help="Made beside it.")] = None,
-    lengths: Annotated[Path | None, Option(help="What `rankcollapse paths` made.")] = None,
+    table: Annotated[
+        list[str] | None,
+        Option(help="A table that it reads, as curves=data/mine/residuals/curves.csv."),
+    ] = None,
     text: Annotated[str, Option(help="Text that stands for the published one.")] = "wikibio",
     seed: Annotated[int, Option(min=0, help="Of figure 1's network.")] = 0,
     event: Event = None,
@@ -148,15 +135,8 @@ def figure(
     from rankcollapse.figures import draw
     from rankcollapse.tracking import run
 
-    tables = {
-        "curves": curves,
-        "published": published,
-        "accuracy": accuracy,
-        "circle": circle,
-        "trajectories": trajectories,
-        "lengths": lengths,
-    }
-    read = [path for path in tables.values() if path]
+    tables = {name: Path(path) for name, _, path in (one.partition("=") for one in table or [])}
+    read = list(tables.values())
     with run(event, params=context.params, inputs=read, outputs=[]) as record:
         for path in draw(name, output, tables=tables, text=text, seed=seed):
             record.artifact(path)

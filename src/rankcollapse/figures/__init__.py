@@ -1,51 +1,31 @@
-"""One module a figure, and the one place that knows what each of them reads."""
+"""One module a figure.
 
-from collections.abc import Callable, Mapping
+Each has `READS`, the tables that it reads with the function that reads each, `draw` and `table`,
+which take these tables in that order; where it draws the curves of one text, `text` too.
+"""
+
+from collections.abc import Mapping
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+from rankcollapse.tables import write_csv
+from rankcollapse.vocabulary import require_known
 
-from rankcollapse.published import read_figure2
-from rankcollapse.tables import read_csv, read_curves, write_csv
-from rankcollapse.task_tables import (
-    CIRCLE_COLUMNS,
-    LENGTH_COLUMNS,
-    TRAJECTORY_COLUMNS,
-    read_accuracy,
+FIGURES = (
+    *("figure1", "figure2", "figure3", "figure4", "figure5", "figure6"),
+    *("readings", "texts", "width_depth", "decomposition", "bounds", "rates", "components"),
 )
 
-# The tables that a figure reads, in the order that its functions take them.
-READS: dict[str, tuple[str, ...]] = {
-    "figure1": (),
-    "figure2": ("curves", "published"),
-    "figure3": ("trajectories", "circle"),
-    "figure4": ("accuracy",),
-    "figure5": (),
-    "readings": ("curves",),
-    "texts": ("curves",),
-    "width_depth": ("lengths",),
-}
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    "accuracy": read_accuracy,
-    "circle": lambda path: read_csv(path, CIRCLE_COLUMNS),
-    "curves": read_curves,
-    "lengths": lambda path: read_csv(path, LENGTH_COLUMNS),
-    "published": read_figure2,
-    "trajectories": lambda path: read_csv(path, TRAJECTORY_COLUMNS),
-}
 
-
-def draw(
-    name: str, stem: Path, *, tables: Mapping[str, Path | None], text: str, seed: int
-) -> list[Path]:
+def draw(name: str, stem: Path, *, tables: Mapping[str, Path], text: str, seed: int) -> list[Path]:
     """Draw a figure and write the numbers in it beside it.
 
     Args:
-        name: module of this package.
+        name: of `FIGURES`.
         stem: path without ending.
-        tables: where the tables are that this figure reads (`READS`).
+        tables: where the tables are that this figure reads.
         text: name of the text that stands for the published one.
         seed: of figure 1's network.
 
@@ -53,28 +33,25 @@ def draw(
         The files written: PDF, one PNG a page, CSV.
 
     Raises:
-        ValueError: a table that this figure reads is not given.
+        ValueError: the name is not known, or the tables are not those that this figure reads.
         RankCollapseError: a table is missing or damaged.
     """
     from rankcollapse.figures.output import save
 
+    require_known("figure", name, FIGURES)
     module: Any = import_module(f"{__name__}.{name}")
-    arguments = [_READERS[table](_given(tables, name, table)) for table in READS[name]]
-    options: dict[str, Any] = {}
-    if "curves" in READS[name]:
-        options["text"] = text
-    if name == "figure1":
-        options["seed"] = seed
+    if tables.keys() != module.READS.keys():
+        raise ValueError(
+            f"{name} reads {', '.join(module.READS) or 'no table'}, got "
+            f"{', '.join(tables) or 'none'}; give each as --table NAME=PATH"
+        )
+    arguments = [read(tables[table]) for table, read in module.READS.items()]
+    known = {"text": text, "seed": seed}
+    taken = signature(module.draw).parameters
+    options = {option: value for option, value in known.items() if option in taken}
     drawn = module.draw(*arguments, **options)
     pages = drawn if isinstance(drawn, dict) else {"": drawn}
     paths = save(pages, stem)
     numbers = stem.with_suffix(".csv")
     write_csv(numbers, module.table(*arguments, **options))
     return [*paths, numbers]
-
-
-def _given(tables: Mapping[str, Path | None], name: str, table: str) -> Path:
-    path = tables.get(table)
-    if path is None:
-        raise ValueError(f"{name} needs --{table}")
-    return path

@@ -3,6 +3,8 @@
 Drawn from a real small network: its weights, its attention, the term of each of its paths.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +16,7 @@ from matplotlib.path import Path as Outline
 from rankcollapse.figures import style
 from rankcollapse.paths import Array, Path, SmallSan, forward, path_terms, random_san
 
+READS: dict[str, Any] = {}  # no table: it computes its own
 LAYERS = 3
 HEADS = 2
 TOKENS = 6

@@ -15,7 +15,10 @@ from matplotlib.patches import Patch
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.precision import precision_floor
+from rankcollapse.published import read_figure2
+from rankcollapse.tables import read_curves
 
+READS = {"curves": read_curves, "published": read_figure2}
 _KEY = ["checkpoint", "weights", "variant", "layer"]
 _PRECISION = "float32"
 _PUBLISHED: dict[str, Any] = {

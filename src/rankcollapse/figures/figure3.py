@@ -3,6 +3,7 @@
 The trajectories are those of one seed; each panel says how many of all runs ended in one point.
 """
 
+from functools import partial
 from math import pi, sin
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,18 @@ import pandas as pd
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.intervals import share_interval
+from rankcollapse.tables import read_csv
+from rankcollapse.task_tables import CIRCLE_COLUMNS, TRAJECTORY_COLUMNS
 from rankcollapse.vocabulary import READINGS
 
 if TYPE_CHECKING:  # the report takes the numbers, and draws nothing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+READS = {
+    "trajectories": partial(read_csv, columns=TRAJECTORY_COLUMNS),
+    "circle": partial(read_csv, columns=CIRCLE_COLUMNS),
+}
 VARIANTS = ("san", "san_skip", "san_mlp")
 WIDTHS = (32, 64, 128)
 RADIUS = 0.3

@@ -17,9 +17,10 @@ from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.figures.style import Curve
 from rankcollapse.precision import precision_floor
-from rankcollapse.task_tables import ACCURACY_COLUMNS, in_order, training, typed
+from rankcollapse.task_tables import ACCURACY_COLUMNS, in_order, read_accuracy, training, typed
 from rankcollapse.vocabulary import READINGS
 
+READS = {"accuracy": read_accuracy}
 TASKS = {"memorization": "Memorisation", "sorting": "Sorting", "convex_hull": "Convex hull"}
 SIZES = {
     "5": Curve("5 paths", "#2B9CB3", (0, (4.0, 1.2, 1.0, 1.2)), "s"),

@@ -15,7 +15,9 @@ from matplotlib.patches import Patch
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.precision import precision_floor
+from rankcollapse.tables import read_curves
 
+READS = {"curves": read_curves}
 _READINGS = {"as-published": "as published", "as-described": "as described"}
 _COLUMNS = ["checkpoint", "weights", "variant", "reading", "precision", "measure", "layer"]
 _COLUMNS += ["mean", "std", "seeds"]

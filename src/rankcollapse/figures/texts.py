@@ -9,7 +9,9 @@ from matplotlib.patches import Patch
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.precision import precision_floor
+from rankcollapse.tables import read_curves
 
+READS = {"curves": read_curves}
 _KEY = ["checkpoint", "weights", "variant", "layer"]
 _PRECISION = "float32"
 _FIRST_MARKER = {"san": 0, "san_mlp": 2, "san_skip": 1, "transformer": 3}

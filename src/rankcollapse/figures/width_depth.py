@@ -4,6 +4,7 @@ Used: the share of each length in the norm of the frozen terms, whose sum is the
 Expected: the share of each length in the number of paths, as in Figure 5.
 """
 
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,14 @@ from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.figures.style import Curve
 from rankcollapse.intervals import MINIMUM_SEEDS, mean_interval
-from rankcollapse.task_tables import SHAPE
+from rankcollapse.tables import read_csv
+from rankcollapse.task_tables import LENGTH_COLUMNS, SHAPE
 
 if TYPE_CHECKING:  # the report takes the conclusion, and draws nothing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+READS = {"lengths": partial(read_csv, columns=LENGTH_COLUMNS)}
 USED = Curve("used by the trained network", style.ACCENT, "-", "o")
 BINOMIAL = Curve("share of all paths", "#1D2142", (0, (4.0, 2.0)), "s")
 _COLUMNS = 3

@@ -11,7 +11,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from rankcollapse.config import Config, RandomCheckpoint, load_config
+from rankcollapse import component_claims
+from rankcollapse.components import CONDITIONS
+from rankcollapse.config import Config, load_config
+from rankcollapse.config_sections import RandomCheckpoint
 from rankcollapse.figures import figure3, width_depth
 from rankcollapse.figures.panels import WEIGHTS, select
 from rankcollapse.figures.style import VARIANTS, label
@@ -20,11 +23,16 @@ from rankcollapse.intervals import ERROR_RATE
 from rankcollapse.jobs import pages
 from rankcollapse.published import TEXTS
 from rankcollapse.report import (
+    bounds,
     causes,
+    chained,
     circle,
     collapse,
+    components,
     definitions,
     findings,
+    orders,
+    paths,
     provenance,
     texts,
     trained,
@@ -124,6 +132,7 @@ def _content(inputs: Inputs, record: provenance.Record) -> dict[str, Any]:
         "texts": provenance.texts(config, inputs.commits),
         "record": record,
         **_about_texts(inputs),
+        **_about_paths(inputs),
         **_about_trained(inputs),
     }
 
@@ -137,6 +146,24 @@ def _about_texts(inputs: Inputs) -> dict[str, Any]:
         "xlnet": texts.xlnet_sentences(
             inputs.verdicts, moved, inputs.curves, borrowed=_borrowed(inputs.config, texts.XLNET)
         ),
+    }
+
+
+def _about_paths(inputs: Inputs) -> dict[str, Any]:
+    tables = inputs.paths
+    lengths = paths.section(tables)
+    return {
+        "figure_pages": pages(inputs.config),
+        "lengths": lengths,
+        "lengths_summary": paths.summary(lengths),
+        "lengths_carried": paths.CARRIED,
+        "chained": chained.section(tables),
+        "bounds": bounds.section(tables),
+        "orders": orders.section(tables, text=inputs.config.published_text),
+        "components": components.section(tables),
+        "component_limits": component_claims,
+        "component_base": CONDITIONS["baseline"],
+        "component_effects": components.EFFECTS,
     }
 
 
@@ -164,7 +191,6 @@ def _about_trained(inputs: Inputs) -> dict[str, Any]:
         "circle_threshold": figure3.THRESHOLD,
         "circle_learned": figure3.LEARNED,
         "width_depth": _width_depth(tables["lengths"]),
-        "figure_pages": pages(inputs.config),
     }
 
 

@@ -167,6 +167,45 @@ CLAIM_VERDICTS = {
     "not measured": "there is no training seed in this profile",
 }
 
+PATHS = {
+    "terms": "attention weights, normalisation scales and MLP gates (activation(u) = u × gate) of "
+    "one forward pass are held fixed; the state is then a sum of terms, one for each number of "
+    "attention sub-layers that are passed. What starts at a later bias counts those that it still "
+    "passes. float32; the terms sum to the state.",
+    "share": "signed projection of the term's residual (column mean) on that of the last state, "
+    "Frobenius product; mean over texts and seeds. The shares sum to 1.",
+    "carry 90 %": "the fewest lengths that hold 90 % of the sum of the shares' magnitudes.",
+    "norm, residual": "composite norm of a term, and of the term less its column mean.",
+    "distance from rank one": "of a term: relative Frobenius distance to the nearest matrix of "
+    "rank one. Of a product P of attention matrices: ‖P − rank₁(P)‖ / ‖P‖ in the composite norm, "
+    "rank₁ by SVD, float64.",
+    "cosine without a length": "of the last state with and without the term, all tokens of a "
+    "text as one vector; mean over texts and seeds.",
+    "cosine of two texts": "of their mean tokens; root of the mean square by which it changes, "
+    "over all pairs of texts.",
+    "Dobrushin's coefficient": "τ(P), half the largest 1-norm distance of two rows of P: no more "
+    "than this share of the largest difference of two tokens gets through P.",
+    "order": "slope of log r(l) over log r(l − 1) by least squares in each text, r: "
+    "composite_ratio. 3 or 1 whatever the constants, which the rate is only as r goes to 0.",
+}
+
+BOUND_VERDICTS = {
+    "holds": "the bound lies below what was there before the layer, so it says something",
+    "vacuous": "it does not: the residual or the norm of the input says as much",
+    "condition not met": "the theorem does not cover the layer",
+    "below floor": "the bound lies below round-off, which is all that was measured",
+    "violated": "the measured value exceeds the bound by more than round-off",
+}
+
+RATE_WORDS = {
+    "cubic": "the interval reaches 3 ± ¼ and not 1 ± ¼: doubly exponential in depth",
+    "exponential": "it reaches 1 ± ¼ and not 3 ± ¼: a constant factor a layer",
+    "between": "it lies between 1 and 3 and reaches near neither",
+    "neither": "it lies elsewhere, or is so wide that it reaches near both",
+    "no collapse": "near 1 or below, and the ratio is not shown to fall",
+    "not measured": "there is no interval",
+}
+
 
 def floors() -> dict[str, float]:
     """Return the floor of a ratio in each precision."""

@@ -18,6 +18,7 @@ from rankcollapse.checkpoints.manifest import Manifest, read_manifest
 from rankcollapse.config import Config
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.jobs import pages
+from rankcollapse.report import path_inputs
 from rankcollapse.tables import read_curves
 from rankcollapse.task_tables import (
     ACCURACY_COLUMNS,
@@ -39,7 +40,7 @@ _FIGURE_COLUMNS = {
     "texts": ["checkpoint", "weights", "variant", "layer", "seeds", "difference"],
 }
 # The tables of the trained experiments: file, rule, columns, those of them that are words.
-_TRAINED = {
+_TRAINED: dict[str, tuple[str, str, list[str], tuple[str, ...]]] = {
     "accuracy": (
         *("tasks/accuracy.csv", "accuracy", ACCURACY_COLUMNS),
         ("task", "reading", "control", "paths"),
@@ -91,6 +92,7 @@ class Inputs:
         manifests: by the name of the folder of weights.
         commits: of the texts that came from the hub.
         trained: the tables of the trained experiments: "accuracy", "circle", "lengths", "claims".
+        paths: the tables of paths and bounds, by the names of `path_inputs.TABLES`.
     """
 
     config: Config
@@ -102,6 +104,7 @@ class Inputs:
     manifests: dict[str, Manifest]
     commits: dict[str, str]
     trained: dict[str, pd.DataFrame]
+    paths: dict[str, pd.DataFrame]
 
 
 def read_inputs(config: Config, output: Path) -> Inputs:
@@ -149,6 +152,7 @@ def read_inputs(config: Config, output: Path) -> Inputs:
             if text.source == "hub"
         },
         trained={name: _trained(data, name) for name in _TRAINED},
+        paths={name: _numbers(data, *table) for name, table in path_inputs.TABLES.items()},
     )
 
 
@@ -179,13 +183,20 @@ def _table(path: Path, rule: str, columns: list[str]) -> pd.DataFrame:
 
 
 def _trained(data: Path, name: str) -> pd.DataFrame:
-    """Read a table of the trained experiments, whose numbers must be numbers."""
-    file, rule, columns, words = _TRAINED[name]
+    """Read a table of the trained experiments."""
+    frame = _numbers(data, *_TRAINED[name])
+    return typed(frame) if name == "accuracy" else frame
+
+
+def _numbers(
+    data: Path, file: str, rule: str, columns: list[str], words: tuple[str, ...]
+) -> pd.DataFrame:
+    """Read a table whose numbers must be numbers."""
     frame = _table(data / file, rule, columns)
     for column in set(columns) - set(words):
         if len(frame) and not is_numeric_dtype(frame[column]):
             raise _damaged(data / file, rule, f"column {column} holds something that is no number")
-    return typed(frame) if name == "accuracy" else frame
+    return frame
 
 
 def _check_agreement(verdicts: pd.DataFrame, summary: pd.DataFrame, folder: Path) -> None:

@@ -10,7 +10,8 @@ from rankcollapse.checkpoints.manifest import (
     Source,
     WheelSource,
 )
-from rankcollapse.config import Config, HubText
+from rankcollapse.config import Config
+from rankcollapse.config_sections import HubText
 from rankcollapse.tracking import Event
 
 _SELF = "report"  # the rule that is under way when the report is written

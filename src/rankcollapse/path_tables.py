@@ -1,0 +1,55 @@
+"""The tables of what is studied of paths: their columns, and how long ones are kept.
+
+`seed` is that of the initialisation, empty where the weights are pretrained.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from rankcollapse.files import atomic_directory, atomic_file
+from rankcollapse.tables import TableError, write_csv
+
+_MODEL = ["checkpoint", "weights", "seed"]
+
+# Composite norms of the terms of one length after one block, means over the sequences; `share`,
+# `rank_one_distance` and `paths` as in `rankcollapse.path_measures`.
+DECOMPOSITION_COLUMNS = [
+    *_MODEL,
+    *("variant", "layer", "length", "norm", "residual", "share", "rank_one_distance", "paths"),
+]
+# What the last state loses without the terms of a length.
+LEFT_OUT_COLUMNS = [*_MODEL, "variant", "length", "cosine", "similarity_error"]
+# Where the paths of a length start: share of the residual of the last state's term.
+SOURCE_COLUMNS = [*_MODEL, "variant", "length", "source", "share"]
+
+
+def write_rows(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table of many rows as Parquet, whole or not at all."""
+    with atomic_file(path) as temporary:
+        frame.to_parquet(temporary, index=False, compression="zstd")
+
+
+def read_rows(path: Path, columns: list[str]) -> pd.DataFrame:
+    """Read a Parquet table that must have exactly these columns.
+
+    Raises:
+        TableError: the file is missing or damaged, or has other columns.
+    """
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise TableError(f"{path}: no such table; run the rule that makes it") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path}: not a Parquet table ({error}); rerun its rule") from None
+    if list(frame.columns) != columns:
+        raise TableError(f"{path}: columns are {list(frame.columns)}, expected {columns}")
+    return frame
+
+
+def write_tables(output: Path, tables: dict[str, pd.DataFrame]) -> None:
+    """Write a folder with a CSV for each table, whole or not at all."""
+    with atomic_directory(output) as folder:
+        for name, table in tables.items():
+            write_csv(folder / f"{name}.csv", table)
