@@ -14,7 +14,7 @@ from reference_forward import (
 )
 
 from rankcollapse import ablate, composite_norm, hidden_states
-from rankcollapse.relative import dobrushin, relative_study, relative_term
+from rankcollapse.relative import relative_study, relative_term
 from rankcollapse.relative_tables import (
     CLAIM_COLUMNS,
     CONTRACTION_COLUMNS,
@@ -190,11 +190,6 @@ def test_a_model_in_float32_and_a_single_token_are_refused():
     model = tiny_model("mpnet")
     with pytest.raises(ValueError, match="at least 2 tokens"):
         relative_study(model, torch.tensor([[7]]), **KEY)
-
-
-def test_dobrushin_by_hand():
-    rows = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.5, 0.5, 0.0]], [[1 / 3] * 3] * 3])
-    assert dobrushin(rows.double()).tolist() == pytest.approx([0.5, 0.0])
 
 
 def contraction_rows(values, layer=1):

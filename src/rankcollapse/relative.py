@@ -36,6 +36,7 @@ from rankcollapse.measures import rate, residual_ratio
 from rankcollapse.precision import precision_floor
 from rankcollapse.relative_tables import CONTRACTION_COLUMNS, RELATIVE_COLUMNS
 from rankcollapse.states import hidden_states
+from rankcollapse.theory import diameter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -173,13 +174,7 @@ def _coefficients(attention: Attention) -> tuple[Tensor, Tensor]:
     attention = attention[:1] if same else attention
     magnitudes: Tensor = torch.linalg.eigvals(attention).abs()
     second = magnitudes.sort(-1, descending=True).values[..., 1]  # [B, H]
-    return dobrushin(attention).mean(0), second.mean(0)
-
-
-def dobrushin(attention: Float64[Tensor, "*batch token token"]) -> Float64[Tensor, "*batch"]:
-    """Return half the largest 1-norm distance of two rows of each row-stochastic matrix."""
-    distances: Tensor = torch.cdist(attention, attention, p=1).amax((-1, -2)) / 2
-    return distances
+    return diameter(attention).mean(0) / 2, second.mean(0)
 
 
 def _measured(ratios: Float64[Tensor, "state sequence"]) -> pd.DataFrame:

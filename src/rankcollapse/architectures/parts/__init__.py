@@ -76,6 +76,22 @@ class Anatomy:
     needs_eager: bool
 
 
+def watching(
+    module: nn.Module, pick: Callable[[Any], Tensor | None]
+) -> Callable[[Take], RemovableHandle]:
+    """Return a `Parts.watch` that picks the probabilities from what a module returns, if any."""
+
+    def watch(take: Take) -> RemovableHandle:
+        def seen(_module: nn.Module, _args: Any, output: Any) -> None:  # noqa: ANN401
+            if (found := pick(output)) is not None:
+                take(found)
+
+        handle: RemovableHandle = module.register_forward_hook(seen)
+        return handle
+
+    return watch
+
+
 def anatomy_of(model_type: str) -> Anatomy:
     """Return the anatomy of the architecture with this `config.model_type`.
 

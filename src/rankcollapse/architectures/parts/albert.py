@@ -1,24 +1,12 @@
 """ALBERT's block (Lan et al. 2020)."""
 
-from typing import Any
-
-from torch import nn
-from torch.utils.hooks import RemovableHandle
 from transformers.models.albert.modeling_albert import AlbertLayer
 
-from rankcollapse.architectures.parts import Anatomy, Map, Parts, Take
+from rankcollapse.architectures.parts import Anatomy, Map, Parts, watching
 
 
 def _parts(block: AlbertLayer) -> Parts:
     attention = block.attention
-
-    def watch(take: Take) -> RemovableHandle:
-        def seen(_module: nn.Module, _args: Any, output: Any) -> None:  # noqa: ANN401
-            take(output[1])
-
-        handle: RemovableHandle = attention.register_forward_hook(seen)
-        return handle
-
     return Parts(
         heads=attention.num_attention_heads,
         query=Map.of(attention.query),
@@ -29,7 +17,7 @@ def _parts(block: AlbertLayer) -> Parts:
         inner=block.ffn,
         outer=block.ffn_output,
         mlp_norm=block.full_layer_layer_norm,
-        watch=watch,
+        watch=watching(attention, lambda output: output[1]),
     )
 
 

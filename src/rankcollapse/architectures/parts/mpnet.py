@@ -1,24 +1,12 @@
 """MPNet's block (Song et al. 2020)."""
 
-from typing import Any
-
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers.models.mpnet.modeling_mpnet import MPNetLayer
 
-from rankcollapse.architectures.parts import Anatomy, Map, Parts, Take
+from rankcollapse.architectures.parts import Anatomy, Map, Parts, watching
 
 
 def _parts(block: MPNetLayer) -> Parts:
     attention = block.attention.attn
-
-    def watch(take: Take) -> RemovableHandle:
-        def seen(_module: nn.Module, _args: Any, output: Tensor) -> None:  # noqa: ANN401
-            take(output)
-
-        handle: RemovableHandle = attention.dropout.register_forward_hook(seen)
-        return handle
-
     return Parts(
         heads=attention.num_attention_heads,
         query=Map.of(attention.q),
@@ -29,7 +17,7 @@ def _parts(block: MPNetLayer) -> Parts:
         inner=block.intermediate.dense,
         outer=block.output.dense,
         mlp_norm=block.output.LayerNorm,
-        watch=watch,
+        watch=watching(attention.dropout, lambda output: output),
     )
 
 

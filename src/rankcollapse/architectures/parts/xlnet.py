@@ -1,12 +1,9 @@
 """XLNet's block (Yang et al. 2019); its parameters of attention are [D, H, d]."""
 
-from typing import Any
-
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetLayer
 
-from rankcollapse.architectures.parts import Anatomy, Map, Parts, Take
+from rankcollapse.architectures.parts import Anatomy, Map, Parts, watching
 
 
 def _to_heads(weight: Tensor, bias: Tensor | None = None) -> Map:
@@ -15,16 +12,6 @@ def _to_heads(weight: Tensor, bias: Tensor | None = None) -> Map:
 
 def _parts(block: XLNetLayer) -> Parts:
     attention = block.rel_attn
-
-    def watch(take: Take) -> RemovableHandle:
-        def seen(_module: nn.Module, _args: Any, output: Tensor) -> None:  # noqa: ANN401
-            # The one dropout sees the probabilities [B, H, T, T], then the output [T, B, D].
-            if output.dim() == 4:
-                take(output)
-
-        handle: RemovableHandle = attention.dropout.register_forward_hook(seen)
-        return handle
-
     return Parts(
         heads=attention.n_head,
         query=_to_heads(attention.q, attention.r_w_bias),
@@ -35,7 +22,8 @@ def _parts(block: XLNetLayer) -> Parts:
         inner=block.ff.layer_1,
         outer=block.ff.layer_2,
         mlp_norm=block.ff.layer_norm,
-        watch=watch,
+        # The one dropout sees the probabilities [B, H, T, T], then the output [T, B, D].
+        watch=watching(attention.dropout, lambda x: x if x.dim() == 4 else None),
     )
 
 
