@@ -207,6 +207,25 @@ def test_the_sources_sum_to_the_whole(name):
         assert terms.any() == (source != "attention" or model.config.model_type != "xlnet")
 
 
+def test_one_length_is_a_term_of_the_last_state():
+    model = tiny_model("albert-groups")
+    found = decompose(model, **tiny_inputs(model))
+    for length in range(7):
+        assert torch.equal(found.of_length(length), found.terms()[-1, length])
+    for length in (-1, 7):
+        with pytest.raises(ValueError, match=f"no path has length {length}; they are 0 to 6"):
+            found.of_length(length)
+
+
+def test_terms_that_miss_the_models_own_state_are_refused():
+    model = tiny_model("bert")
+    hook = model.encoder.layer[1].output.register_forward_hook(lambda *call: call[2] * 1.001)
+    with pytest.raises(ValueError, match=r"layer 2 miss the model's own state by 1\.0e-03"):
+        decompose(model, **tiny_inputs(model)).terms()
+    hook.remove()
+    decompose(model, **tiny_inputs(model)).terms()
+
+
 def test_with_mlps_as_sources_nothing_comes_through_them():
     model = tiny_model("bert")
     inputs = tiny_inputs(model)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MLPS = ("gate", "source")
 BATCH = 4  # sequences in one sweep
+CLOSURE = 4096  # machine epsilons that rounding may leave between the terms' sum and the state
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,16 @@ def _tokens(inputs: dict[str, Any]) -> Tensor:
     return tokens
 
 
+def _require_sum(terms: Terms, state: Tensor, layer: int) -> None:
+    """Hold the terms against the model's own state."""
+    difference = (terms.sum(0) - state).double().norm() / state.double().norm()
+    if not difference <= CLOSURE * torch.finfo(state.dtype).eps:
+        raise ValueError(
+            f"the terms of layer {layer} miss the model's own state by {float(difference):.1e} of "
+            "it: the model computes something else than its architecture; do not use them"
+        )
+
+
 class Decomposition:
     """The terms of a model's states by path length, computed in small batches of sequences.
 
@@ -141,11 +152,17 @@ class Decomposition:
             sources: where the paths start: "embedding", or the biases of the "attention", "mlp" or
                 "norm" sub-layers. The terms of all four sum to the state, those of each sum to
                 the terms of all.
+
+        Raises:
+            ValueError: a source or what the model consists of is not known, a state is not finite,
+                or the terms do not sum to the model's own state.
         """
         for source in sources:
             require_known("source", source, SOURCES)
         for some, seen in self._traces():
             for layer, terms in enumerate(lengths(seen, mlp=self.mlp, sources=frozenset(sources))):
+                if set(sources) == set(SOURCES):
+                    _require_sum(terms, seen.states[layer], layer)
                 yield Part(some, layer, terms, seen.states[layer])
 
     def terms(self, *, sources: Sequence[str] = SOURCES) -> Float[Tensor, "layer length b t d"]:
@@ -177,6 +194,16 @@ class Decomposition:
                 "take them in parts: decompose(...).parts()"
             )
         return torch.zeros(shape, dtype=part.state.dtype)
+
+    def of_length(self, length: int) -> Float[Tensor, "batch token feature"]:
+        """Return the term of the last state for one path length, [B, T, D].
+
+        Raises:
+            ValueError: no path has that length.
+        """
+        if not 0 <= length <= self.layers:
+            raise ValueError(f"no path has length {length}; they are 0 to {self.layers}")
+        return self._last({})[length]
 
     def through_heads(self, heads: Mapping[int, int]) -> Terms:
         """Return the terms of the last state that take given heads in given blocks.
