@@ -7,6 +7,7 @@ stand in each rule's command.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -46,8 +47,13 @@ def _path(module: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Yield the package's modules that a file imports, and the packages that hold them."""
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """Return the package's modules that a file imports, and the packages that hold them."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in _run_time_nodes(ast.parse(path.read_text(encoding="utf-8"))):
         names: list[str] = []
         if isinstance(node, ast.Import):
