@@ -34,7 +34,7 @@ USES = {
     "decompose": {"torch", "transformers", "pandas"},
     "chain": {"torch", "transformers", "pandas"},
     "bounds": {"torch", "transformers", "pandas"},
-    "pure-san": {"torch", "transformers", "pandas"},
+    "pure_san": {"torch", "transformers", "pandas"},
     "relative": {"torch", "transformers", "pandas"},
     "components": {"pandas"},
     "rates": {"pandas"},

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -11,7 +12,7 @@ from reference_forward import CONFIGS, tiny_inputs, tiny_model
 
 from rankcollapse.architectures.parts import anatomy_of
 from rankcollapse.bound_chains import VERDICTS, closed_form
-from rankcollapse.bound_claims import BoundViolatedError, Claim, tables
+from rankcollapse.bound_claims import BoundViolatedError, Claim, closed, tables
 from rankcollapse.bound_studies import (
     PURE_DEPTH,
     PURE_HEADS,
@@ -346,6 +347,38 @@ def test_a_violation_is_raised():
         judged(SOUND, BROKEN)
 
 
+def test_what_the_paper_claims_without_a_proof_is_not_raised():
+    row = one(judged(SOUND, BROKEN._replace(form="paper")), form="paper")
+    assert (row["verdict"], row["margin"]) == ("violated", -1.0)
+    for chain in ("one step", "chained"):
+        with pytest.raises(BoundViolatedError, match=f"^layer 1: paper, {chain}, bounds by"):
+            judged(BROKEN._replace(form="paper", chain=chain))
+    pure = pure_san(seeds=[0])["bound_forms"]
+    assert set(pure.loc[pure["form"] == "paper", "verdict"]) == {"holds"}
+
+
+def test_round_off_does_not_enter_the_theorems_number():
+    layers = list(pure_layers(0))
+    lost = [torch.tensor([layer == 1]) for layer in range(PURE_DEPTH)]
+    layers[1] = replace(layers[1], beta=layers[1].beta * 1e3)
+
+    def last(below, form):
+        *_, claim = (c for c in closed(layers, below, normed=False) if c.form == form)
+        return claim.bound.item()
+
+    kept = [layers[0], *layers[2:]]
+    gamma, beta = (max(getattr(one, name).max() for one in kept) for name in ("gamma", "beta"))
+    coefficient = math.log10(4 * PURE_HEADS * gamma * beta)
+    start = layers[0].state_residual_log10.item()
+    expected = closed_form(coefficient, start, depth=PURE_DEPTH)
+    assert last(lost, "paper") == pytest.approx(expected)
+    none = [torch.tensor([False])] * PURE_DEPTH
+    power = (3**PURE_DEPTH - 1) // 2
+    assert last(none, "paper") > expected + 2 * power
+    assert last(none, "sharp") == last(lost, "sharp")
+    assert math.isnan(last([~one for one in none], "paper"))
+
+
 def test_what_no_theorem_covers_is_not_violated():
     row = one(judged(SOUND, BROKEN._replace(normed=True)), form="sharp")
     assert row["verdict"] == "condition not met"
@@ -424,6 +457,8 @@ def test_conclusion_needs_every_seed():
 def test_conclusion_of_a_violation_and_of_nothing():
     broken = frame(form_row("violated"), form_row("holds"))
     assert conclusion(broken).startswith("A bound is violated in 1 rows")
+    claimed = frame(form_row("violated", chain="closed", layer=2), form_row("holds"))
+    assert conclusion(claimed).startswith("Of real models")
     assert conclusion(frame(form_row("holds", checkpoint=PURE_SAN))).startswith("No bound")
 
 

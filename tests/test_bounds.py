@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from rankcollapse.bound_chains import (
     TOLERANCE_DECADES,
     VERDICTS,
-    chained,
+    chain_bounds,
     closed_form,
     dobrushin_chain,
     gelu_lipschitz,
@@ -21,7 +21,8 @@ from rankcollapse.bound_chains import (
     verdict,
     violates,
 )
-from rankcollapse.bounds import CLOSED_FORMS, FORMS, PAPER_LIMIT, layer_bounds
+from rankcollapse.bound_tables import FIRST_LIMIT, PAPER_LIMIT
+from rankcollapse.bounds import CLOSED_FORMS, FORMS, layer_bounds
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.measures import composite_norm, minimiser_bracket
 from rankcollapse.theory import (
@@ -83,7 +84,8 @@ def test_paper_condition_is_where_exp_d_less_1_is_2_d():
     assert pytest.approx(1.2564, abs=5e-5) == PAPER_LIMIT
     assert math.expm1(PAPER_LIMIT) == pytest.approx(2 * PAPER_LIMIT, rel=1e-14)
     layer = layer_bounds(4 * FIRST, [Head(EYE, EYE, EYE)])
-    assert layer.max_oscillation.item() > math.log(8)
+    assert math.exp(FIRST_LIMIT) == pytest.approx(8)
+    assert layer.max_oscillation.item() > FIRST_LIMIT
     unmet = {form for form in FORMS if layer.bounds_log10[form].isnan()}
     assert unmet == {"paper", "first"}
 
@@ -217,6 +219,10 @@ def random_layer(generator, draw, shape, scale):
 
 def assert_layer(x, heads, reference):
     layer = layer_bounds(x, heads, reference=reference)
+    for form in ("ours", "sharp", "refined", "tight"):  # without a condition; NaN violates nothing
+        assert not layer.bounds_log10[form].isnan().any(), form
+    assert not layer.dobrushin_log10.isnan().any()
+    assert not layer.residual_log10.isnan().any()
     for form in FORMS:
         bound, floor = layer.bounds_log10[form], layer.floor_log10
         assert not violates(layer.residual_log10, bound, floor_log10=floor).any(), form
@@ -291,7 +297,7 @@ def test_no_random_chain_breaks_a_bound():
         residuals = torch.stack([layer.residual_log10 for layer in layers])
         floors = torch.stack([layer.norm_log10 for layer in layers]) - 13
         for form in CLOSED_FORMS:
-            bounds = chained(layers, form)[1:]
+            bounds = chain_bounds(layers, form)[1:]
             assert not violates(residuals, bounds, floor_log10=floors).any()
         diameters = torch.stack([layer.output_diameter_log10 for layer in layers])
         bounds = dobrushin_chain(layers)[1:]
@@ -342,7 +348,7 @@ def test_closed_form_is_the_chain_of_equal_layers():
     layer = layer_bounds(FIRST, [Head(EYE, EYE, EYE)], reference=FIRST.mean(0))
     start = layer.state_residual_log10.item()
     for form in CLOSED_FORMS:
-        bounds = chained([layer] * 3, form)
+        bounds = chain_bounds([layer] * 3, form)
         coefficient = layer.coefficients_log10[form].item()
         expected = [closed_form(coefficient, start, depth=depth) for depth in range(4)]
         assert bounds.tolist() == pytest.approx(expected)
@@ -351,10 +357,10 @@ def test_closed_form_is_the_chain_of_equal_layers():
 def test_chain_counts_the_move_of_the_centre():
     layer = layer_bounds(FIRST, [Head(EYE, EYE, EYE)])
     own = layer_bounds(FIRST, [Head(EYE, EYE, EYE)], reference=FIRST.mean(0))
-    moved, still = (chained([one] * 2, "sharp")[2].item() for one in (layer, own))
+    moved, still = (chain_bounds([one] * 2, "sharp")[2].item() for one in (layer, own))
     assert moved - still == pytest.approx(3 * math.log10(4 / 3))
     with pytest.raises(ValueError, match="unknown closed form 'refined'"):
-        chained([layer], "refined")
+        chain_bounds([layer], "refined")
 
 
 def test_dobrushin_chain_is_a_product():

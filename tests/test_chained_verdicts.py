@@ -9,7 +9,6 @@ from rankcollapse.chained_tables import (
     CHAINED_COLUMNS,
     PUBLISHED_COLUMNS,
     read_published,
-    write_chained,
 )
 from rankcollapse.chained_verdicts import (
     COLUMNS,
@@ -18,6 +17,7 @@ from rankcollapse.chained_verdicts import (
     judge,
     write_chained_verdicts,
 )
+from rankcollapse.path_tables import write_rows
 from rankcollapse.precision import precision_floor
 from rankcollapse.published import PublishedError
 from rankcollapse.tables import TableError, read_csv
@@ -204,8 +204,8 @@ def test_all_published_quartiles_of_init_from_depth_4_lie_below_the_floor():
 
 
 def test_verdicts_are_written_and_read_again(tmp_path):
-    write_chained(tmp_path / "a.parquet", seeds(0.1, 0.1, 0.1))
-    write_chained(tmp_path / "b.parquet", pairs([0.2] * 40, weights="pretrained", seed=pd.NA))
+    write_rows(tmp_path / "a.parquet", seeds(0.1, 0.1, 0.1))
+    write_rows(tmp_path / "b.parquet", pairs([0.2] * 40, weights="pretrained", seed=pd.NA))
     output = tmp_path / "verdicts" / "chained_attention.csv"
     judged = write_chained_verdicts(
         [tmp_path / "a.parquet", tmp_path / "b.parquet"], PUBLISHED, output

@@ -104,25 +104,12 @@ def subprocess_call(*arguments, **variables):
 
 def test_the_commands_are_these():
     assert {" ".join(words) for words in NAMES} == {
-        "accuracy",
-        "checkpoint hub",
-        "checkpoint local",
-        "checkpoint random",
-        "checkpoint text",
-        "checkpoint wheel",
-        "circle",
-        "claims",
-        "curves",
-        "doctor",
-        "evaluate",
-        "figure",
-        "flush",
-        "join",
-        "paths",
-        "report",
-        "residuals",
-        "train",
-        "verdict",
+        *("checkpoint hub", "checkpoint local", "checkpoint random", "checkpoint text"),
+        *("checkpoint wheel", "evaluate", "residuals", "curves", "figure", "verdict", "report"),
+        *("train", "paths", "circle", "accuracy", "join", "claims"),
+        *("decompose", "chain", "bounds", "pure-san", "relative", "components", "rates"),
+        *("asymptote", "quartiles", "judge", "causes"),
+        *("doctor", "flush"),
     }
 
 

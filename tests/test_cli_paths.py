@@ -12,6 +12,7 @@ from rankcollapse.cli import main
 from rankcollapse.components import COLUMNS
 from rankcollapse.path_tables import (
     DECOMPOSITION_COLUMNS,
+    HEAD_COLUMNS,
     LEFT_OUT_COLUMNS,
     SOURCE_COLUMNS,
     read_rows,
@@ -77,6 +78,13 @@ def test_a_checkpoint_is_decomposed(call, tiny, tmp_path):
     told = json.loads(written.read_text())
     assert told["status"] == "FINISHED"
     assert "transformer/share" in json.dumps(told["metrics"])
+
+
+def test_heads_are_told_apart_when_asked(call, tiny, tmp_path):
+    output = tmp_path / "tables"
+    assert call("decompose", *reads(tiny), "--heads", "--output", output)[0] == 0
+    heads = read_csv(output / "heads.csv", HEAD_COLUMNS)
+    assert heads[["layer", "head"]].drop_duplicates().shape[0] == 3 * heads["head"].nunique()
 
 
 def test_attention_is_chained_summarised_and_judged(call, tiny, tmp_path):

@@ -86,6 +86,16 @@ MINIMAL = {
         },
     },
     "circle": {"epochs": {"as-published": 70}, "seeds": 2, "shown": 1},
+    "paths": {
+        "sequences": {"decomposition": 2, "chained": 2, "bounds": 1, "relative": 1},
+        "pairs": 10,
+        "component_seeds": 2,
+        "studies": [
+            {"checkpoints": ["mine-init"], "seeds": [7], "of": ["decomposition", "chained"]},
+            {"checkpoints": ["mine"], "seeds": None, "of": ["bounds", "chained"]},
+            {"checkpoints": ["hub"], "seeds": None, "of": ["relative"]},
+        ],
+    },
 }
 DELETED = object()
 
@@ -296,6 +306,30 @@ def test_a_run_is_asked_for_once():
 @pytest.mark.parametrize("values", [None, [], "profile", 3])
 def test_a_file_that_is_no_mapping_is_refused(values):
     assert refusal(values).startswith("Input should be a valid dictionary")
+
+
+def test_studies_name_their_folders():
+    assert parse_config(MINIMAL, where="x").studies() == {
+        "decomposition": ["mine-init-7"],
+        "chained": ["mine-init-7", "mine"],
+        "bounds": ["mine"],
+        "relative": ["hub"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("0/seeds", [3], "paths.studies.0.seeds: mine-init has seeds [0, 7], got [3]"),
+        ("1/checkpoints", ["min"], "paths.studies.1.checkpoints: unknown 'min'"),
+        ("1/of", ["bound"], "paths.studies.1.of.0: unknown 'bound'; did you mean 'bounds'?"),
+        ("1/of", ["relative"], "paths.studies.1.of: mine has no relative term; mpnet and xlnet"),
+        ("2/of", ["bounds"], "paths.studies: no checkpoint is studied for relative"),
+        ("1/of", ["bounds", "bounds"], "paths.studies: bounds of mine is asked for twice"),
+    ],
+)
+def test_studies_that_cannot_be_made_are_refused(path, value, message):
+    assert refusal(changed(f"paths/studies/{path}", value)).startswith(message)
 
 
 def test_a_file_is_read_as_utf_8(tmp_path):

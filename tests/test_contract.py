@@ -27,7 +27,7 @@ ORDER = [
     *("controls", "circle_runs"),
     # paths and bounds
     *("trace", "sweep", "decomposition", "path_tables", "path_measures", "subjects"),
-    *("path_studies", "theory", "bounds", "bound_chains", "bound_tables"),
+    *("path_studies", "theory", "bound_tables", "bounds", "bound_chains"),
     *("bound_claims", "bound_studies"),
     *("rates", "relative_tables", "relative", "asymptote", "component_settings"),
     *("component_networks", "components"),

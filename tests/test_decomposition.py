@@ -275,6 +275,19 @@ def test_many_sequences_are_taken_a_few_at_a_time_and_by_themselves():
     assert last.shape == (BATCH + 2, 5, 32)
 
 
+def test_inputs_may_be_embeddings_or_the_same_for_all_sequences():
+    model = tiny_model("bert")
+    ids = torch.randint(6, 40, (BATCH + 2, 5), generator=torch.Generator().manual_seed(1))
+    expected = decompose(model, input_ids=ids).terms()
+    positions = torch.arange(5).unsqueeze(0)
+    shared = decompose(model, input_ids=ids, position_ids=positions).terms()
+    assert torch.equal(shared, expected)
+    with torch.no_grad():
+        embedded = model.embeddings.word_embeddings(ids)
+    found = decompose(model, input_ids=None, inputs_embeds=embedded).terms()
+    assert relative(found - expected, expected) < 1e-12
+
+
 def test_one_token_is_decomposed():
     model = tiny_model("bert")
     ids = torch.tensor([[7]])
@@ -304,6 +317,9 @@ def test_a_decomposition_leaves_the_model_and_autograd_alone():
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "there are no tokens"),
         ({"input_ids": torch.zeros(0, 4, dtype=torch.long)}, "there are no tokens"),
         ({"input_ids": None}, "there are no tokens"),
+        ({"input_ids": torch.tensor([7, 8])}, "there are no tokens"),
+        ({"input_mask": torch.ones(2, 3)}, "input_mask is not known here"),
+        ({"attention_mask": torch.ones(2, 1, 3, 3)}, r"shape \[2, 1, 3, 3\]; expected \[2, 3\]"),
         (
             {"attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])},
             "sequence 1 is all padding",
@@ -355,8 +371,9 @@ def test_terms_that_do_not_fit_say_how_much_they_need(monkeypatch):
     import psutil
 
     class Small:
-        available = 1000
+        available = 1_000_000
 
     monkeypatch.setattr(psutil, "virtual_memory", Small)
-    with pytest.raises(MemoryError, match=r"need 0\.0 GB, 0\.0 GB are free; .*parts\(\)"):
-        decompose(tiny_model("bert"), input_ids=torch.tensor([[7, 8]])).terms()
+    with pytest.raises(MemoryError, match=r"need 1\.05 GB, 0\.00 GB are free; .*parts\(\)"):
+        # 4 x 4 terms of 32 features in float64, 4,096 bytes a token
+        decompose(tiny_model("bert"), input_ids=torch.full((256_000 // 40, 40), 7)).terms()

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from curve_fixtures import legend_labels
 
-from rankcollapse.bound_tables import BOUND_COLUMNS, DOBRUSHIN, FORM_COLUMNS, PURE_SAN
-from rankcollapse.bounds import PAPER_LIMIT
+from rankcollapse.bound_tables import BOUND_COLUMNS, DOBRUSHIN, FORM_COLUMNS, PAPER_LIMIT, PURE_SAN
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import bounds as figure_bounds
 from rankcollapse.figures import output
@@ -187,6 +186,7 @@ def test_legend_names_each_look_once(pages):
     assert {
         figure_bounds.MEASURED.label,
         figure_bounds.VACUOUS,
+        figure_bounds.THROUGH_NORMS,
         *map(label, OFFSETS.keys() & figure_bounds.FORMS.keys()),
     } < {*labels}
 
@@ -197,7 +197,7 @@ def test_the_second_page_says_why_conditions_fail(pages):
     assert bert.get_ydata().tolist() == [1.0, 0.1, 0.01]  # the larger of two seeds
     assert line(gamma, "MiniLM, pretrained").get_ydata().tolist() == [1.5] * 3
     assert line(beta, "pure SAN, small weights").get_ydata().tolist() == [0.9] * 3
-    assert line(oscillation, "paper").get_ydata()[0] == pytest.approx(PAPER_LIMIT, abs=5e-5)
+    assert line(oscillation, "paper").get_ydata()[0] == PAPER_LIMIT
     assert line(oscillation, "first version").get_ydata()[0] == pytest.approx(math.log(8))
 
 

@@ -6,7 +6,7 @@ import torch
 from reference_forward import CONFIGS, tiny_inputs, tiny_model
 
 from rankcollapse import composite_norm, decompose
-from rankcollapse.path_measures import by_head, by_source, measure, rank_one_distance
+from rankcollapse.path_measures import by_head, by_source, distance_to_rank_one, measure
 
 torch.set_num_threads(1)
 
@@ -60,10 +60,10 @@ def test_each_measure_is_the_mean_over_the_sequences_without_their_padding():
 
 def test_the_distance_to_rank_one():
     rank_one = torch.outer(torch.arange(1.0, 4), torch.tensor([1.0, -2])).double()
-    assert rank_one_distance(rank_one) < 1e-7
-    assert rank_one_distance(torch.eye(4, dtype=torch.float64)) == pytest.approx(np.sqrt(3) / 2)
-    assert rank_one_distance(1e-200 * torch.eye(2).double()) == pytest.approx(np.sqrt(0.5))
-    assert rank_one_distance(torch.zeros(3, 2).double()) == 0
+    assert distance_to_rank_one(rank_one) < 1e-7
+    assert distance_to_rank_one(torch.eye(4, dtype=torch.float64)) == pytest.approx(np.sqrt(3) / 2)
+    assert distance_to_rank_one(1e-200 * torch.eye(2).double()) == pytest.approx(np.sqrt(0.5))
+    assert distance_to_rank_one(torch.zeros(3, 2).double()) == 0
 
 
 def test_what_is_lost_without_the_terms_of_a_length():

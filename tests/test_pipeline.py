@@ -29,7 +29,9 @@ EVERY_RULE = {
     "circle": 2,
     "join": 3,
     "accuracy": 1,
-    "study": 8,
+    "study_decomposition": 4,
+    "study_bounds": 3,
+    "study_relative": 1,
     "pure_san": 1,
     "chain": 3,
     "join_studies": 8,
@@ -228,16 +230,18 @@ def test_the_same_config_gives_the_same_bytes(tree):
 
 def test_an_edited_figure_reruns_that_figure_alone(tree):
     with changed(tree / "src/rankcollapse/figures/figure5.py", '"""', '"""\n'):
-        assert wanted(tree) == {"figure5": 1, "report": 1}
+        assert wanted(tree) == {"draw_figure5": 1, "report": 1}
         assert set(json.loads(call(tree, "dvc", "status", "--json"))) == {"figures"}
     assert wanted(tree) == {}
 
 
 def test_an_edited_architecture_reruns_its_models_alone(tree):
     with changed(tree / "src/rankcollapse/architectures/xlnet.py", '"""', '"""\n'):
-        assert wanted(tree)["evaluate"] == 1
-        assert "weights" not in wanted(tree)
-        assert set(json.loads(call(tree, "dvc", "status", "--json"))) == {"residuals"}
+        jobs = wanted(tree)
+        assert jobs["evaluate"] == jobs["study_decomposition"] == jobs["study_relative"] == 1
+        assert not jobs.keys() & {"weights", "study_bounds", "chain"}
+        stale = set(json.loads(call(tree, "dvc", "status", "--json")))
+        assert stale == {"residuals", "paths"}
 
 
 def test_one_changed_setting_reruns_what_it_concerns(tree):
@@ -248,6 +252,14 @@ def test_one_changed_setting_reruns_what_it_concerns(tree):
     with changed(tree / CONFIG, "seeds: [0, 1]", "seeds: [0, 1, 2]"):
         assert wanted(tree)["weights"] == 1
         assert "evaluate" not in wanted(tree)
+
+
+def test_one_changed_study_reruns_that_study_alone(tree):
+    with changed(tree / CONFIG, "pairs: 20 ", "pairs: 21 "):
+        jobs = wanted(tree)
+        assert jobs["chain"] == EVERY_RULE["chain"]
+        assert not jobs.keys() & {"study_decomposition", "study_bounds", "train", "evaluate"}
+        assert set(json.loads(call(tree, "dvc", "status", "--json"))) == {"paths"}
 
 
 def test_one_changed_training_reruns_that_training_alone(tree):

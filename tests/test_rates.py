@@ -176,6 +176,10 @@ def test_the_interval_holds_the_truth_in_at_least_nineteen_of_twenty_cases():
         ((0.5, 0.76), "exponential"),
         ((0.9, 3.1), "neither"),
         ((1.2, 2.8), "neither"),
+        ((1.9, 2.9), "neither"),
+        ((2.1, 4.9), "cubic"),
+        ((2.5, 20.0), "neither"),
+        ((0.5, 2.1), "neither"),
         ((np.nan, np.nan), "not measured"),
     ],
 )

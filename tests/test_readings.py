@@ -105,7 +105,7 @@ def test_below_the_floor_of_float32_the_curves_are_faded():
 def test_the_ratio_in_float64_ends_at_the_floor():
     (part,) = parts(deep())
     above, _ = part.axes
-    assert above.get_title() == "MiniLM, pretrained"
+    assert above.get_title() == "MiniLM\npretrained"
     assert above.get_yscale() == "log"
     drawn = np.asarray(line(above, "SAN").get_ydata())
     assert drawn == pytest.approx([*CUBIC[:5], math.nan], nan_ok=True)
@@ -157,7 +157,7 @@ def test_each_model_in_float64_has_a_column():
     curves = pd.concat([deep(), deep(checkpoint="all-mpnet-base-v2")])
     (part,) = parts(curves)
     titles = [axes.get_title() for axes in part.axes]
-    assert titles == ["MPNet, pretrained", "MiniLM, pretrained", "", ""]
+    assert titles == ["MPNet\npretrained", "MiniLM\npretrained", "", ""]
 
 
 def test_the_table_has_what_is_drawn():

@@ -92,8 +92,9 @@ def asymptote(*, heads: int, scale: float = 0.0, seed: int = 0, limit: int = LIM
     Returns:
         The columns of `ASYMPTOTE_COLUMNS`, one row a layer from 0, the input: log10 of the ratio;
         rate (empty where r_{l-1} is 1/2 or more); factor r_l / r_{l-1}; without a term the bound of
-        the ratio from the layer before it, in log10; with one, tau of softmax(term), the mean over
-        the heads weighted by |W_h|_inf, and the limit of the factor.
+        the ratio from the layer before it, in log10: not the paper's but ours, the form `ours` of
+        rankcollapse.bounds with sqrt(2 exp D) for its min(gamma, sqrt(2 exp D)); with one, tau of
+        softmax(term), the mean over the heads weighted by |W_h|_inf, and the limit of the factor.
 
     Raises:
         ValueError: the limit is below 1, or an argument is not one that `draw_network` takes.
@@ -138,7 +139,7 @@ def _follow(network: Network, limit: int) -> Iterator[tuple[Any, float]]:
 
 
 def _bound(x: Matrix, scores: list[Matrix], values: list[Matrix]) -> Any:  # noqa: ANN401
-    """Bound the composite norm of the next residual, its centre being the mean.
+    """Bound the composite norm of the next residual, its centre being the mean, by the form `ours`.
 
     With R the residual and D the largest oscillation of a row of R Q R^T / sqrt(D), each head adds
     2 exp(D) q |R|^2 |R|_1 |W|_1 to the largest column sum and q |R|^2 |R|_inf |W|_inf to the

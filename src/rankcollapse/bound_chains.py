@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     margin: float
 
 
-def chained(layers: Sequence[LayerBounds], form: str) -> LayerValues:
+def chain_bounds(layers: Sequence[LayerBounds], form: str) -> LayerValues:
     """Bound the residual after each layer from the first input's alone.
 
     Each layer has its own coefficient; where its reference is not the row that the bound before

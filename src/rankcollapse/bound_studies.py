@@ -79,7 +79,7 @@ def bounds(of: Subject) -> dict[str, pd.DataFrame]:
         without a condition) and "bound_forms" (`FORM_COLUMNS`).
 
     Raises:
-        BoundViolatedError: a bound is exceeded; never seen.
+        BoundViolatedError: a proven bound is exceeded; never seen.
         RankCollapseError: the sum of the heads' outputs is not what the model's attention gives.
         ValueError: the model is not in float64, or its architecture is not known.
 
@@ -90,8 +90,8 @@ def bounds(of: Subject) -> dict[str, pd.DataFrame]:
     with torch.no_grad():
         layers = list(_normed_layers(of))
         ones = [layer.bounds for layer in layers]
-        claims = [*one_step(ones), *closed(ones, normed=True), *through_norms(layers)]
         below = [one.state_residual_log10 < one.norm_log10 + _FLOOR for one in ones]
+        claims = [*one_step(ones), *closed(ones, below, normed=True), *through_norms(layers)]
         return tables(ones, claims, below, of.named)
 
 
@@ -105,13 +105,13 @@ def pure_san(*, seeds: Sequence[int] = PURE_SEEDS) -> dict[str, pd.DataFrame]:
         As `bounds`, with `bound_tables.PURE_SAN` as checkpoint.
 
     Raises:
-        BoundViolatedError: a bound is exceeded; never seen.
+        BoundViolatedError: a proven bound is exceeded; never seen.
     """
     found = []
     for seed in seeds:
         layers = list(pure_layers(seed))
-        claims = [*one_step(layers), *closed(layers, normed=False), *layer_by_layer(layers)]
         exact = [torch.zeros(1, dtype=torch.bool)] * len(layers)
+        claims = [*one_step(layers), *closed(layers, exact, normed=False), *layer_by_layer(layers)]
         named = {"checkpoint": PURE_SAN, "weights": "init", "seed": seed}
         found.append(tables(layers, claims, exact, named))
     return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in found[0]}

@@ -2,19 +2,30 @@
 
 Everything is log10, for the numbers themselves overflow (1e1430778 is a real case). The forms:
 
-- `paper`: (4 gamma beta / sqrt(k)) |R|^3, if every D is at most `PAPER_LIMIT`.
+- `paper`: (4 gamma beta / sqrt(k)) |R|^3, if every D is at most `bound_tables.PAPER_LIMIT`.
 - `first`: 4 without gamma, the paper's first version, if every D is at most ln 8. It fails without
   a condition: tests/test_bounds.py has a layer with D = 12.5 that leaves more.
 - `ours`: min(gamma, sqrt(2 exp D)), without a condition.
 - `sharp`: min(gamma, sqrt(phi)) sqrt(mu / 2) with phi = (exp(D) - 1) / D and mu = |R|_max / |R|_1,
-  which is at most 1, and at most 1/2 around the mean, where columns sum to 0. So it tends to 1/2
-  as a layer collapses around its mean, and no constant can be smaller. Proof: along the tilt t E_i
+  which is at most 1, and at most 1/2 around the mean, where columns sum to 0. So as a layer
+  collapses it tends to sqrt(mu / 2), to at most 1/2 around the mean; no smaller constant holds for
+  all layers, as two tokens (a, -a) show where a tends to 0. Proof: along the tilt t E_i
   from q_j to P_ij the rate of p_j is p_j (1 - p_j) (E_ij - sum_l w_l E_il), where p (1 - p) <= 1/4
   and w_l <= exp(t D) q_l / (1 - q_j); so sum_i |P_ij - q_j| <= phi S / 4 for each j. The log-odds
   of P_ij and q_j differ by at most D_i, so gamma^2 S / 4 is a bound too. As S <= 2 |E|_1 this
   limits |.|_1; for |.|_inf, D_i <= 2 |R_i|_max |WQK|_1 |R|_inf / sqrt(k).
-- `refined`: the root of u1 |W|_1 times uinf |W|_inf, from D and S themselves.
-- `tight`: `refined` with S max_c sum_j min(phi / 4, exp(D) q_j (1 - q_j)) |R_jc| in u1.
+- `refined`: the root of u1 |W|_1 times uinf |W|_inf, from D and S themselves: u1 is the smaller of
+  exp(D) S max_c sum_j q_j |R_jc| and sum_i tanh(D_i / 4) times R's largest max - min of a column,
+  uinf is max_i tanh(D_i / 4) times the largest 1-norm distance of two tokens. Proof: for any set of
+  keys the log-odds of P_i and q differ by at most D_i, so their masses by at most tanh(D_i / 4),
+  the largest difference of two sigmoids that far apart. P_i moves no more mass than that from keys
+  to other keys, each unit by at most that max - min or distance. The other half of u1 is the next
+  proof without its 1 - q_j.
+- `tight`: `refined` with S max_c sum_j min(phi / 4, exp(D) q_j (1 - q_j)) |R_jc| in u1. Proof: phi
+  as above. With p = P_i, p_j - q_j is the sum over k != j of p_j q_k - p_k q_j. The logarithms of
+  these two products differ by E_ij - E_ik, and neither exceeds exp(D) q_j q_k, for p <= exp(D) q.
+  As |a - b| <= |log a - log b| max(a, b), each difference is at most exp(D) q_j q_k |E_ij - E_ik|;
+  summed over i, then over k, sum_i |P_ij - q_j| <= exp(D) q_j (1 - q_j) S.
 
 Shapes: `*batch` any leading axes (B sequences), T tokens, D features, H heads, L layers.
 """
@@ -24,9 +35,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
+from rankcollapse.bound_tables import FIRST_LIMIT, PAPER_LIMIT
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.precision import EPS
 from rankcollapse.theory import (
@@ -43,8 +54,6 @@ from rankcollapse.theory import (
 
 CLOSED_FORMS = ("paper", "first", "ours", "sharp")
 FORMS = (*CLOSED_FORMS, "refined", "tight")
-PAPER_LIMIT: float = brentq(lambda d: math.expm1(d) - 2 * d, 1, 2, xtol=1e-15)
-FIRST_LIMIT = math.log(8)
 LN10 = math.log(10)
 _ROUND_OFF = 64 * EPS["float64"]
 

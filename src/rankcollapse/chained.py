@@ -32,7 +32,6 @@ from rankcollapse.tasks import stream
 from rankcollapse.vocabulary import READINGS, require_known
 
 PAIRS = 2000
-PUBLISHED_PAIRS = 100
 DRAW_SEED = 2021
 ROW_SUM_TOLERANCE = 1e-5  # a float32 softmax is right to 1e-6
 

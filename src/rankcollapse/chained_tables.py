@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from rankcollapse.files import atomic_file
+from rankcollapse.path_tables import read_rows
 from rankcollapse.precision import precision_floor
 from rankcollapse.published import WEIGHTS, PublishedError
 from rankcollapse.tables import TableError, read_csv
@@ -58,36 +57,13 @@ _GROUP = ["checkpoint", "weights", "layers", "reading", "depth"]
 _LARGEST_DISTANCE = 2.0  # the composite norm is no norm, so 1 is not the limit
 
 
-def write_chained(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table of `CHAINED_COLUMNS` as Parquet, whole or not at all.
-
-    Raises:
-        TableError: the table has other columns.
-    """
-    _require_columns(path, frame)
-    with atomic_file(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
-
-
 def read_chained(path: Path) -> pd.DataFrame:
-    """Read a table that `write_chained` wrote.
+    """Read a table of `CHAINED_COLUMNS`, written by `path_tables.write_rows`.
 
     Raises:
         TableError: the file is missing or damaged, or has other columns.
     """
-    try:
-        frame = pd.read_parquet(path)
-    except FileNotFoundError:
-        raise TableError(f"{path}: no such table; run the rule that makes it") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TableError(f"{path}: not a Parquet table ({error}); delete it and rerun") from None
-    _require_columns(path, frame)
-    return frame
-
-
-def _require_columns(path: Path, frame: pd.DataFrame) -> None:
-    if list(frame.columns) != CHAINED_COLUMNS:
-        raise TableError(f"{path}: columns are {list(frame.columns)}, expected {CHAINED_COLUMNS}")
+    return read_rows(path, CHAINED_COLUMNS)
 
 
 def read_summary(path: Path) -> pd.DataFrame:

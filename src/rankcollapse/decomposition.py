@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MLPS = ("gate", "source")
 BATCH = 4  # sequences in one sweep
-CLOSURE = 4096  # machine epsilons that rounding may leave between the terms' sum and the state
+CLOSURE = 512  # machine epsilons that rounding may leave between the terms' sum and the state
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,28 @@ def decompose(
 
 
 def _require_tokens(inputs: dict[str, Any]) -> None:
-    if 0 in _tokens(inputs).shape[:2]:
-        raise ValueError("there are no tokens; give at least one sequence of one token")
+    shape = _tokens(inputs).shape[:2]
+    if len(shape) < 2 or 0 in shape:
+        raise ValueError("there are no tokens; give at least one sequence of one token, [B, T]")
+    if inputs.get("input_mask") is not None:
+        raise ValueError("input_mask is not known here; give attention_mask=, 1 for real tokens")
     mask = inputs.get("attention_mask")
-    if mask is not None and not (kept := mask.bool().any(-1)).all():
+    if mask is None:
+        return
+    if mask.shape != shape:
+        raise ValueError(
+            f"attention_mask has shape {[*mask.shape]}; expected {[*shape]}, as tokens"
+        )
+    if not (kept := mask.bool().any(-1)).all():
         empty = (~kept).nonzero().flatten().tolist()
         raise ValueError(f"sequence {empty[0]} is all padding; leave it out, or correct the mask")
 
 
 def _tokens(inputs: dict[str, Any]) -> Tensor:
     """Return the inputs' tokens, as ids or as embeddings."""
-    tokens = inputs.get("input_ids", inputs.get("inputs_embeds"))
-    if not isinstance(tokens, Tensor):
+    given = [inputs.get(name) for name in ("input_ids", "inputs_embeds")]
+    tokens = next((value for value in given if isinstance(value, Tensor)), None)
+    if tokens is None:
         raise ValueError("there are no tokens; give input_ids= as a tensor")
     return tokens
 
@@ -190,7 +200,7 @@ class Decomposition:
         free = psutil.virtual_memory().available
         if needed > free:
             raise MemoryError(
-                f"the terms need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+                f"the terms need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; "
                 "take them in parts: decompose(...).parts()"
             )
         return torch.zeros(shape, dtype=part.state.dtype)
@@ -259,7 +269,8 @@ class Decomposition:
         for start in range(0, self.sequences, BATCH):
             some = slice(start, min(start + BATCH, self.sequences))
             inputs = {
-                name: value[some] if isinstance(value, Tensor) else value
+                # What is the same for all sequences, as position_ids may be, has one row.
+                name: value[some] if isinstance(value, Tensor) and len(value) > 1 else value
                 for name, value in self.inputs.items()
             }
             with torch.no_grad(), OneDNN():

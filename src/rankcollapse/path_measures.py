@@ -60,7 +60,7 @@ def _measured(part: Part, masks: Tensor) -> Iterator[dict[str, Any]]:
                 "norm": float(composite_norm(term)),
                 "residual": float(composite_norm(rest)),
                 "share": share(rest, state),
-                "rank_one_distance": rank_one_distance(term),
+                "rank_one_distance": distance_to_rank_one(term),
             }
 
 
@@ -70,7 +70,7 @@ def share(part: Tensor, whole: Tensor) -> float:
     return float((part * whole).sum()) / square if square else 0.0
 
 
-def rank_one_distance(x: Tensor) -> float:
+def distance_to_rank_one(x: Tensor) -> float:
     """Return sqrt(1 - s_1^2 / sum s^2) of a matrix [T, D] with singular values s; 0 for zeros."""
     x = x / x.abs().max().clamp(min=torch.finfo(x.dtype).tiny)
     squares = torch.linalg.eigvalsh(x @ x.T if len(x) <= x.shape[1] else x.T @ x)

@@ -13,16 +13,21 @@ from rankcollapse.tables import TableError, write_csv
 
 _MODEL = ["checkpoint", "weights", "seed"]
 
-# Composite norms of the terms of one length after one block, means over the sequences; `share`,
-# `rank_one_distance` and `paths` as in `rankcollapse.path_measures`.
+# Of the profile's published text, the model in float32; means over the sequences. `norm` and
+# `residual` are composite norms of the term of one length after one block and of its residual
+# (centre: column mean); `share`, `rank_one_distance`, `paths` as in `rankcollapse.path_measures`.
 DECOMPOSITION_COLUMNS = [
     *_MODEL,
     *("variant", "layer", "length", "norm", "residual", "share", "rank_one_distance", "paths"),
 ]
-# What the last state loses without the terms of a length.
+# What the last state loses without the terms of a length: its cosine to itself, and the change of
+# the cosine of two texts (mean tokens, special ones too; root mean square over all pairs of texts).
 LEFT_OUT_COLUMNS = [*_MODEL, "variant", "length", "cosine", "similarity_error"]
-# Where the paths of a length start: share of the residual of the last state's term.
+# Where the paths of a length start: share of the residual of the last state's term. Of the first
+# few sequences only (`decomposition.BATCH`).
 SOURCE_COLUMNS = [*_MODEL, "variant", "length", "source", "share"]
+# How much of the residual of each length's term passes a head, of as few sequences.
+HEAD_COLUMNS = [*_MODEL, "variant", "layer", "head", "length", "share"]
 
 
 def write_rows(path: Path, frame: pd.DataFrame) -> None:

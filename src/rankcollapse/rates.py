@@ -18,12 +18,12 @@ one seed, or trained weights, only the second part is there: the interval is for
 
 The word, from the interval of the rate or the order; "near" is within 0.25:
 
-    cubic           the interval reaches near 3, and not near 1
-    exponential     the interval reaches near 1, and not near 3
+    cubic           the interval reaches near 3, and lies between 2 and 5
+    exponential     the interval reaches near 1, and lies below 2
     no collapse     as exponential or lower, and the interval of log(r_l / r_{l-1}) does not lie
                     below 0: a ratio that stays has rate 1 too
     between         it lies between 1 and 3 and reaches near neither
-    neither         it lies elsewhere, or is so wide that it reaches near both
+    neither         it lies elsewhere, or is so wide that it says nothing
     not measured    there is no interval
 
 Shapes: L layers, S seeds, B sequences.
@@ -222,10 +222,11 @@ def word(found: Mean, fall: Mean) -> str:
     near_cubic, near_exponential = (
         found.low <= value + NEAR and found.high >= value - NEAR for value in (CUBIC, EXPONENTIAL)
     )
+    middle = (CUBIC + EXPONENTIAL) / 2
     if near_cubic:
-        return "neither" if near_exponential else "cubic"
+        return "cubic" if found.low > middle and found.high < CUBIC + middle else "neither"
     if found.low <= EXPONENTIAL + NEAR and fall.high >= 0:
         return "no collapse"
     if near_exponential:
-        return "exponential"
+        return "exponential" if found.high < middle else "neither"
     return "between" if found.low > EXPONENTIAL and found.high < CUBIC else "neither"

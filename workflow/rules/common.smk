@@ -59,7 +59,6 @@ wildcard_constraints:
     text="[a-z0-9][a-z0-9_-]*",
     training="[a-z0-9][a-z0-9_-]*",
     reading="as-published|as-described",
-    study="|".join(STUDIES),
 
 
 def manifest(folder):
@@ -111,10 +110,12 @@ def architecture_modules(folder):
     return f"architectures.{kind}", f"architectures.parts.{kind}"
 
 
-def studied(study):
-    """The folders of tables of one study."""
+def studied(study, table):
+    """The tables of that name of one study's checkpoints."""
     folders = [f"{DATA}/paths/{study}/{folder}" for folder in STUDIES[study]]
-    return [PURE_SAN, *folders] if study == "bounds" else folders
+    if study == "bounds":
+        folders = [PURE_SAN, *folders]
+    return [f"{folder}/{table}.csv" for folder in folders]
 
 
 def figure_files(name, pages):

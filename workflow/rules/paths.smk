@@ -12,54 +12,59 @@ rule paths_and_bounds:
         "Paths and bounds of {PROFILE} are there"
 
 
-rule study:
-    input:
-        manifest=lambda w: manifest(w.folder),
-        tokenizer=lambda w: manifest(jobs.tokenizer_of_folder(CONFIG, w.folder)),
-        text=jobs.text_path(CONFIG, CONFIG.published_text),
-        code=lambda w: source_files(
-            *jobs.STUDY_MODULES[w.study], *architecture_modules(w.folder)
-        ),
-    output:
-        directory(f"{DATA}/paths/{{study}}/{{folder}}"),
-    log:
-        f"{LOGS}/study/{{study}}.{{folder}}.log",
-    wildcard_constraints:
-        study="|".join(jobs.STUDY_TABLES),
-        folder="|".join(FOLDERS),
-    conda:
-        "../../environment.yml"
-    resources:
-        mem_mb=3000,
-    params:
-        command=lambda w: jobs.STUDY_COMMANDS[w.study],
-        folder=subpath(input.manifest, parent=True),
-        tokenizer=subpath(input.tokenizer, parent=True),
-        flags=lambda w: jobs.study_flags(CONFIG, w.study),
-        event=f"{LOGS}/study/{{study}}.{{folder}}",
-    message:
-        "Studying {wildcards.folder}: {wildcards.study}"
-    shell:
-        "rankcollapse {params.command} {params.folder} --tokenizer {params.tokenizer}"
-        " --text {input.text:q} {params.flags} --output {output}"
-        " --event {params.event} 2> {log}"
+for study, tables in jobs.STUDY_TABLES.items():
+
+    rule:
+        name:
+            f"study_{study}"
+        input:
+            manifest=lambda w: manifest(w.folder),
+            tokenizer=lambda w: manifest(jobs.tokenizer_of_folder(CONFIG, w.folder)),
+            text=jobs.text_path(CONFIG, CONFIG.published_text),
+            code=lambda w, study=study: source_files(
+                *jobs.STUDY_MODULES[study], *architecture_modules(w.folder)
+            ),
+        output:
+            [f"{DATA}/paths/{study}/{{folder}}/{table}.csv" for table in tables],
+        log:
+            f"{LOGS}/study/{study}.{{folder}}.log",
+        wildcard_constraints:
+            folder="|".join(STUDIES[study]),
+        conda:
+            "../../environment.yml"
+        resources:
+            mem_mb=3000,
+        params:
+            command=jobs.STUDY_COMMANDS[study],
+            folder=subpath(input.manifest, parent=True),
+            tokenizer=subpath(input.tokenizer, parent=True),
+            flags=jobs.study_flags(CONFIG, study),
+            output=subpath(output[0], parent=True),
+            event=f"{LOGS}/study/{study}.{{folder}}",
+        message:
+            "Studying {wildcards.folder}: {params.command}"
+        shell:
+            "rankcollapse {params.command} {params.folder} --tokenizer {params.tokenizer}"
+            " --text {input.text:q} {params.flags} --output {params.output}"
+            " --event {params.event} 2> {log}"
 
 
 rule pure_san:
     input:
         code=source_files("bound_studies", "path_tables"),
     output:
-        directory(PURE_SAN),
+        [f"{PURE_SAN}/{table}.csv" for table in jobs.STUDY_TABLES["bounds"]],
     log:
         f"{LOGS}/study/bounds.pure-san.log",
     conda:
         "../../environment.yml"
     params:
+        output=subpath(output[0], parent=True),
         event=f"{LOGS}/study/bounds.pure-san",
     message:
         "Evaluating the bounds on small networks of attention alone"
     shell:
-        "rankcollapse pure-san --output {output} --event {params.event} 2> {log}"
+        "rankcollapse pure-san --output {params.output} --event {params.event} 2> {log}"
 
 
 rule chain:
@@ -112,7 +117,7 @@ rule quartiles:
 
 rule join_studies:
     input:
-        folders=lambda w: studied(JOINED[w.table]),
+        tables=lambda w: studied(JOINED[w.table], w.table),
         code=source_files("task_tables"),
     output:
         f"{DATA}/paths/{{table}}.csv",
@@ -123,12 +128,11 @@ rule join_studies:
     conda:
         "../../environment.yml"
     params:
-        tables=lambda w, input: [f"{folder}/{w.table}.csv" for folder in input.folders],
         event=f"{LOGS}/join/{{table}}",
     message:
         "Joining the tables of {wildcards.table}"
     shell:
-        "rankcollapse join {params.tables} --output {output} --event {params.event} 2> {log}"
+        "rankcollapse join {input.tables} --output {output} --event {params.event} 2> {log}"
 
 
 rule rates:

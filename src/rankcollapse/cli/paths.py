@@ -39,6 +39,9 @@ def decompose(
     sequences: Sequences = 8,
     tokens: Tokens = 128,
     precision: Precision = "float32",
+    heads: Annotated[
+        bool, Option("--heads", help="Also by head, of a few sequences: takes much longer.")
+    ] = False,
     event: Event = None,
 ) -> None:
     """Split a checkpoint's states into their terms by path length."""
@@ -48,7 +51,7 @@ def decompose(
 
     with run(event, params=context.params, inputs=[checkpoint, text], outputs=[output]) as record:
         of = _subject(checkpoint, tokenizer, text, form, sequences, tokens, precision)
-        tables = decomposition(of)
+        tables = decomposition(of, heads=heads)
         write_tables(output, tables)
         last = tables["decomposition"].query("layer == layer.max()")
         for column in ("share", "residual"):
@@ -71,13 +74,14 @@ def chain(
 ) -> None:
     """Multiply a checkpoint's attention along random paths."""
     from rankcollapse.chained_study import chained_study
-    from rankcollapse.chained_tables import summarise, write_chained
+    from rankcollapse.chained_tables import summarise
+    from rankcollapse.path_tables import write_rows
     from rankcollapse.tracking import run
 
     with run(event, params=context.params, inputs=[checkpoint, text], outputs=[output]) as record:
         of = _subject(checkpoint, tokenizer, text, form, sequences, tokens, precision)
         table = chained_study(of, pairs=pairs)
-        write_chained(output, table)
+        write_rows(output, table)
         found = summarise([table])
         names = found["layers"] + "/" + found["reading"] + "/" + found["measure"]
         _record(record, names, found["median"], found["depth"])

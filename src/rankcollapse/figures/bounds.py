@@ -2,7 +2,9 @@
 
 The first page has a panel for each network: the measured residual of each layer's attention, before
 its norm, and its bounds. The second, `quantities`, shows what the bounds are made of, and so why a
-condition fails. Layers whose input has nothing but round-off for a residual are left out.
+condition fails. Layers whose input has nothing but round-off for a residual are left out, but the
+number in a title is for all layers, with the largest beta and gamma of those that are drawn.
+Dobrushin's bound is of another quantity, a distance of tokens, and its markers are judged by that.
 """
 
 import math
@@ -19,7 +21,9 @@ from matplotlib.ticker import MaxNLocator
 from rankcollapse.bound_tables import (
     BOUND_COLUMNS,
     DOBRUSHIN,
+    FIRST_LIMIT,
     FORM_COLUMNS,
+    PAPER_LIMIT,
     PURE_SAN,
     over_seeds,
 )
@@ -35,19 +39,21 @@ READS = {
 MEASURED = Curve("measured residual", "#1D2142", "-", "o")
 FORMS = {
     "paper": Curve(
-        r"paper: $4\gamma$, if $D \leq 1.26$", style.ACCENT, (0, (4.0, 1.2, 1.0, 1.2)), "^"
+        rf"paper: $4\gamma$, if $D \leq {PAPER_LIMIT:.2f}$",
+        *(style.ACCENT, (0, (4.0, 1.2, 1.0, 1.2)), "^"),
     ),
     "sharp": Curve("ours, closed form", "#2F7FB8", (0, (7.0, 1.5)), "s"),
     "tight": Curve("ours, refined", "#E0873A", (0, (4.0, 1.2, 1.0, 1.2, 1.0, 1.2)), "D"),
-    DOBRUSHIN: Curve("Dobrushin: distance of tokens", "#8E2C6B", (0, (1.0, 1.2)), "v"),
+    DOBRUSHIN: Curve("Dobrushin: 1-norm distance of tokens", "#8E2C6B", (0, (1.0, 1.2)), "v"),
 }
 QUANTITIES = {
     "max_D": r"largest oscillation of scores $D$",
     "gamma": r"largest $\gamma$",
     "beta": r"largest $\beta$ of a head, over $\sqrt{k}$",
 }
-LIMITS = {"paper": 1.2564, "first version": math.log(8)}  # of D
-VACUOUS = "vacuous: no less than the layer's input"
+LIMITS = {"paper": PAPER_LIMIT, "first version": FIRST_LIMIT}  # of D
+VACUOUS = "vacuous for the residual's bounds"
+THROUGH_NORMS = "Dobrushin, chained, real models: 2-norm"
 ROUND_OFF = "round-off"
 _PURE = Curve("pure SAN, small weights", "#6E9E2A", "-", "P")
 _LIMITS = f"limits of $D$: paper {LIMITS['paper']:.2f}, first version $\\ln 8$"
@@ -254,6 +260,7 @@ def _handles() -> list[Line2D | Patch]:
             label="small: chained, judged by the first input",
             **thin,
         ),
+        Line2D([], [], **FORMS[DOBRUSHIN].line() | thin | {"label": THROUGH_NORMS}),
         Line2D([], [], marker="s", markerfacecolor="white", label="hollow: vacuous", **black),
         Line2D([], [], marker="x", label="condition not met", **black),
         Patch(color=style.MUTED, alpha=_SHADE, linewidth=0, label=VACUOUS),

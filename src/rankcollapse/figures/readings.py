@@ -139,7 +139,7 @@ def _draw_rates(part: SubFigure, rates: pd.DataFrame) -> None:
     cases = list(rates.groupby(["checkpoint", "weights"], sort=False))
     grid = part.subplots(2, len(cases), sharex="col", sharey="row", squeeze=False)
     for ((checkpoint, weights), rows), (above, below) in zip(cases, grid.T, strict=True):
-        above.set_title(f"{style.label(str(checkpoint))}, {panels.WEIGHTS[str(weights)]}")
+        above.set_title(f"{style.label(str(checkpoint))}\n{panels.WEIGHTS[str(weights)]}")
         panels.layer_axis(above, rows["layer"].max())
         _ratio_panel(above, panels.select(rows, measure="composite_ratio"))
         _rate_panel(below, panels.select(rows, measure="rate"))

@@ -147,7 +147,7 @@ def _biases(rows: pd.DataFrame, lengths: list[int]) -> list[str]:
     said = f"Of the residual of these terms {low if low == high else f'{low} to {high}'} starts at "
     places = shares[list(_PLACES)].mean()
     most = f", most at those of the {_PLACES[str(places.idxmax())]}" if places.max() > 0 else ""
-    return [f"{said}biases{most}."]
+    return [f"{said}biases{most} (the first few of the texts)."]
 
 
 def _percent(share: float) -> str:
@@ -180,6 +180,7 @@ def _row(
         "name": f"{panel_name(checkpoint, weights)}, {VARIANTS[variant].label}",
         "seeds": rows["seed"].nunique() or None,
         "carrying": ranges(carrying(found.share)),
+        "longest_carrying": max(carrying(found.share)),
         "median": median_length(found.paths),
         "longest": ends[1],
         "share": float(found.share[0]),
@@ -194,7 +195,7 @@ def summary(section: dict[str, Any]) -> str:
     if not section["rows"]:
         return NOTHING
     rows = section["rows"]
-    rest = [row["name"] for row in rows if row["median"] <= int(row["carrying"].split()[-1])]
+    rest = [row["name"] for row in rows if row["median"] <= row["longest_carrying"]]
     networks = counted(len(rows), "network")
     if not rest:
         return f"In all of {networks} the lengths that carry are shorter than the median path."
