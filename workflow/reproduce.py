@@ -1,4 +1,4 @@
-"""Run a whole profile and record it: `make reproduce`, `make paper`, `make smoke`.
+"""Run a whole profile and record it: `make reproduce`, `full`, `paper`, `smoke`.
 
 Only the standard library is used, because the virtual environment may not exist yet. Snakemake
 makes everything, then DVC takes the result into its cache without running it again. A killed
@@ -21,7 +21,8 @@ BIN = ROOT / ".venv" / "bin"
 def main() -> int:
     """Run the profile named on the command line, and say where the results are."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("profile", choices=["embedded", "paper", "smoke"])
+    profiles = sorted(path.stem for path in Path(ROOT, "config").glob("*.yaml"))
+    parser.add_argument("profile", choices=profiles)
     profile = parser.parse_args().profile
     os.chdir(ROOT)
     with LOCK.open("w") as lock:
