@@ -16,10 +16,18 @@ from rankcollapse.bound_tables import (
     CUBIC,
     DOBRUSHIN,
     FORM_COLUMNS,
+    LEAST,
+    MOST,
+    PIECE_COLUMNS,
     PURE_SAN,
 )
 from rankcollapse.component_claims import EFFECTS
-from rankcollapse.path_tables import DECOMPOSITION_COLUMNS, LEFT_OUT_COLUMNS, SOURCE_COLUMNS
+from rankcollapse.path_tables import (
+    DECOMPOSITION_COLUMNS,
+    HEAD_COLUMNS,
+    LEFT_OUT_COLUMNS,
+    SOURCE_COLUMNS,
+)
 from rankcollapse.report.path_inputs import TABLES
 from rankcollapse.tables import write_csv
 
@@ -29,7 +37,7 @@ BERT, XLNET, MPNET, MINILM = (
     "all-mpnet-base-v2",
     "all-minilm-l6-v2",
 )
-FIGURES = ("figure6", "decomposition", "bounds", "rates", "components")
+FIGURES = ("figure6", "decomposition", "heads", "bounds", "pieces", "rates", "components")
 # Shares of the last state by length. MiniLM's carry 90 % of 1.06 with lengths 0 and 1 (0.95 of it);
 # MPNet's magnitudes sum to 1.8, of which 1.7 are at lengths 0 to 2.
 SHARES = {
@@ -94,6 +102,38 @@ def sources():
             for s, share in shares.items()
         ]
     return pd.DataFrame(rows)[SOURCE_COLUMNS]
+
+
+def heads():
+    """Return for MiniLM two heads in each of three layers; the last head has most of length 1."""
+    rows = []
+    for layer, head, length in product(range(1, LAYERS + 1), (0, 1), range(LAYERS + 1)):
+        share = length / (2 * LAYERS)
+        if length == 1:
+            share = 0.75 if (layer, head) == (LAYERS, 1) else 0.05
+        named_head = {"variant": "transformer", "layer": layer, "head": head, "length": length}
+        rows.append(named((MINILM, "pretrained", None)) | named_head | {"share": share})
+    return pd.DataFrame(rows)[HEAD_COLUMNS]
+
+
+def bound_pieces():
+    """Return pieces of three layers: the skip of BERT keeps a tenth, that of MiniLM nothing."""
+    limits = {("skip", LEAST): -1.0, ("skip", MOST): 0.2, ("attention norm", MOST): 0.4}
+    limits |= {("mlp", MOST): 2.0, ("mlp norm", MOST): -0.1}
+    measured = {"skip": 0.01, "attention norm": 0.1, "mlp": -0.5, "mlp norm": -0.3}
+    rows = []
+    for model, layer in product(((BERT, "init", 0), (MINILM, "pretrained", None)), (1, 2, 3)):
+        for (piece, side), bound in limits.items():
+            nothing = side == LEAST and model[0] == MINILM
+            margin = abs(bound - measured[piece])
+            rows.append(
+                named(model)
+                | {"variant": "transformer", "layer": layer, "piece": piece, "side": side}
+                | {"measured_log10": measured[piece], "bound_log10": -np.inf if nothing else bound}
+                | {"margin": np.nan if nothing else margin}
+                | {"verdict": "vacuous" if nothing else "holds"}
+            )
+    return pd.DataFrame(rows)[PIECE_COLUMNS]
 
 
 def chained():
@@ -277,6 +317,8 @@ def tables():
         "mlp_source": mlp_source(),
         "left_out": left_out(),
         "sources": sources(),
+        "heads": heads(),
+        "bound_pieces": bound_pieces(),
         "chained": chained(),
         "chained_verdicts": chained_verdict_rows(),
         "bounds": bounds(),

@@ -100,13 +100,14 @@ def settings():
 def studies():
     every = ["decomposition", "chained", "bounds"]
     return {
-        "sequences": {"decomposition": 8, "chained": 32, "bounds": 2, "relative": 4},
+        "sequences": {"decomposition": 8, "heads": 4, "chained": 32, "bounds": 2, "relative": 4},
+        "sentence_pairs": 16,
         "pairs": 2000,
         "component_seeds": 16,
         "studies": [
             {"checkpoints": [f"{BERT}-init"], "seeds": [0, 1], "of": every},
             {"checkpoints": [MPNET], "seeds": None, "of": [*every, "relative"]},
-            {"checkpoints": [MINILM], "seeds": None, "of": every},
+            {"checkpoints": [MINILM], "seeds": None, "of": [*every, "heads"]},
         ],
     }
 

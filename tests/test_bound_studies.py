@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from reference_forward import CONFIGS, tiny_inputs, tiny_model
+from transformers.activations import ACT2FN
 
 from rankcollapse.architectures.parts import anatomy_of
 from rankcollapse.bound_chains import VERDICTS, closed_form
@@ -22,11 +23,9 @@ from rankcollapse.bound_studies import (
     PURE_TOKENS,
     PURE_WIDTH,
     bounds,
-    heads_of,
     pure_layers,
     pure_san,
     require_same,
-    spectral_norms,
 )
 from rankcollapse.bound_tables import (
     BOUND_COLUMNS,
@@ -43,8 +42,10 @@ from rankcollapse.bounds import CLOSED_FORMS, FORMS, layer_bounds
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.states import hidden_states
 from rankcollapse.subjects import Subject
+from rankcollapse.sublayers import heads_of, spectral_norms
 from rankcollapse.tables import read_csv, write_csv
 from rankcollapse.tasks import stream
+from rankcollapse.trace import trace
 
 NAMED = {"checkpoint": "tiny", "weights": "init", "seed": 0}
 RELATIVE = ("mpnet", "xlnet")
@@ -178,7 +179,8 @@ def test_no_bound_of_a_tiny_model_is_violated(name, scale):
     assert len(forms) == layers * (len(FORMS) + 1 + len(CLOSED_FORMS) + 1)
     assert set(forms["verdict"]) < {*VERDICTS} - {"violated"}
     bounded = forms[forms["margin"].notna()]
-    assert (bounded["margin"] >= -1e-9).all()
+    # The chain through ALBERT's norms falls below what float64 can show.
+    assert (bounded.loc[bounded["verdict"] != "below floor", "margin"] >= -1e-9).all()
     assert bounded["measured_log10"].notna().all()
     cubic = forms[forms["form"] != DOBRUSHIN]
     assert cubic["margin"].isna().all() == (name in RELATIVE)
@@ -194,10 +196,32 @@ def test_a_relative_term_leaves_only_dobrushin():
         assert found["bounds"]["dobrushin_log10"].notna().all()
 
 
-def test_what_albert_keeps_of_its_mlp_ends_the_chain():
-    forms = bounds(subject("albert"))["bound_forms"]
-    chain = forms[forms["chain"] == "chained"]
-    assert chain["bound_log10"].notna().tolist() == [True, False, False]
+def test_the_chain_goes_through_what_albert_keeps_of_its_mlp():
+    of = subject("albert", sequences=1)
+    chain = one_chain(bounds(of)["bound_forms"])
+    block = of.model.encoder.albert_layer_groups[0].albert_layers[0]
+    seen = trace(of.model, {"input_ids": of.ids}, variant="san").frozen
+    # The steepest point of u + gelu_new(u).
+    u = torch.linspace(-6, 6, 120_001, dtype=torch.float64, requires_grad=True)
+    (slopes,) = torch.autograd.grad((u + ACT2FN["gelu_new"](u)).sum(), u)
+    steps = np.diff(chain["bound_log10"])
+    for layer, step in enumerate(steps):
+        attention = seen[layer + 1].attention[0]
+        tau = [distance(a) / 2 for a in attention.numpy()]
+        norms = spectral_norms(anatomy_of("albert").parts(block)).detach().numpy()
+        gains = [
+            np.abs(norm.weight.detach().numpy()).max() * scale.max().item()
+            for norm, scale in (
+                (block.attention.LayerNorm, seen[layer].scale),
+                (block.full_layer_layer_norm, seen[layer].mlp.scale),
+            )
+        ]
+        factor = np.dot(tau, norms) * gains[0] * slopes.max().item() * gains[1]
+        assert step == pytest.approx(np.log10(factor), abs=1e-6)
+
+
+def one_chain(forms):
+    return forms[(forms["form"] == DOBRUSHIN) & (forms["chain"] == "chained")]
 
 
 def test_the_norms_of_a_real_model_leave_the_closed_form_no_condition():

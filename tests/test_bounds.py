@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from transformers.activations import ACT2FN
 
 from rankcollapse.bound_chains import (
     TOLERANCE_DECADES,
@@ -14,8 +15,8 @@ from rankcollapse.bound_chains import (
     chain_bounds,
     closed_form,
     dobrushin_chain,
-    gelu_lipschitz,
     layer_norm_log10,
+    lipschitz,
     mlp_log10,
     skip_log10,
     verdict,
@@ -34,6 +35,7 @@ from rankcollapse.theory import (
     measure_state,
     row_norm,
 )
+from rankcollapse.trace import GATES
 
 torch.set_num_threads(1)
 EYE = torch.eye(2, dtype=torch.float64)
@@ -390,22 +392,35 @@ def test_layer_norm_stretches_no_more_than_its_factor(eps):
     x, gain = normal(generator, 200, 5, 4), normal(generator, 4)
     normed = torch.layer_norm(x, (4,), gain, normal(generator, 4), eps)
     before, after = (torch.cdist(y, y).amax((-2, -1)).log10() for y in (x, normed))
-    assert (after - before <= layer_norm_log10(x, gain, eps=eps) + TOLERANCE_DECADES).all()
+    limit = layer_norm_log10(gain, scale_of(x, eps=eps))
+    assert (after - before <= limit + TOLERANCE_DECADES).all()
+
+
+def scale_of(x, *, eps=0.0):
+    return (x.var(-1, correction=0, keepdim=True) + eps).rsqrt()
 
 
 def test_layer_norm_factor_by_hand():
     x = matrix([1, -1, 0, 0], [3, -3, 3, -3])
     gain = matrix(1, -2, 0.5, 0.5)
-    assert decades(layer_norm_log10(x, gain)) == pytest.approx(2 * 2 / 2**0.5)
+    assert decades(layer_norm_log10(gain, scale_of(x))) == pytest.approx(2 * 2 / 2**0.5)
     constant = matrix([1, 1, 1, 1], [3, -3, 3, -3])
-    assert layer_norm_log10(constant, gain).item() == math.inf
+    assert layer_norm_log10(gain, scale_of(constant)).item() == math.inf
 
 
 def test_gelu_slope_is_largest_at_the_root_of_2():
     u = torch.linspace(-6, 6, 12_001, dtype=torch.float64, requires_grad=True)
     (slopes,) = torch.autograd.grad(torch.nn.functional.gelu(u).sum(), u)
-    assert gelu_lipschitz() == pytest.approx(slopes.abs().max().item(), abs=1e-7)
-    assert gelu_lipschitz() == pytest.approx(1.1289041, abs=5e-8)
+    assert lipschitz(GATES["gelu"]) == pytest.approx(slopes.abs().max().item(), abs=1e-7)
+    assert lipschitz(GATES["gelu"]) == pytest.approx(1.1289041, abs=5e-8)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_no_slope_of_an_activation_is_larger(name):
+    u = torch.linspace(-8, 8, 16_001, dtype=torch.float64, requires_grad=True)
+    (slopes,) = torch.autograd.grad(ACT2FN[name](u).sum(), u)
+    assert lipschitz(GATES[name]) == pytest.approx(slopes.abs().max().item(), abs=1e-6)
+    assert lipschitz(GATES[name]) >= slopes.abs().max().item() - 1e-12
 
 
 def test_mlp_stretches_no_more_than_its_factor():
@@ -415,9 +430,9 @@ def test_mlp_stretches_no_more_than_its_factor():
     row = x[:, :1]
     before, after = x - row, torch.nn.functional.gelu(x @ first + bias) @ second
     after = after - torch.nn.functional.gelu(row @ first + bias) @ second
-    factor = mlp_log10(first, second, lipschitz=gelu_lipschitz())
+    factor = mlp_log10(first, second, slope=lipschitz(GATES["gelu"]))
     assert (composite_log10(after) <= composite_log10(before) + factor).all()
-    by_hand = mlp_log10(matrix([1, -1]), matrix([1], [1]), lipschitz=1.0)
+    by_hand = mlp_log10(matrix([1, -1]), matrix([1], [1]), slope=1.0)
     assert by_hand == pytest.approx(math.log10(2))
 
 

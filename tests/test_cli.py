@@ -107,7 +107,7 @@ def test_the_commands_are_these():
         *("checkpoint hub", "checkpoint local", "checkpoint random", "checkpoint text"),
         *("checkpoint wheel", "evaluate", "residuals", "curves", "figure", "verdict", "report"),
         *("train", "paths", "circle", "accuracy", "join", "claims"),
-        *("decompose", "chain", "bounds", "pure-san", "relative", "components", "rates"),
+        *("decompose", "heads", "chain", "bounds", "pure-san", "relative", "components", "rates"),
         *("asymptote", "quartiles", "judge", "causes"),
         *("doctor", "flush"),
     }

@@ -80,10 +80,24 @@ def test_a_checkpoint_is_decomposed(call, tiny, tmp_path):
     assert "transformer/share" in json.dumps(told["metrics"])
 
 
-def test_heads_are_told_apart_when_asked(call, tiny, tmp_path):
+def test_sentences_lose_similarity(call, tiny, tmp_path):
+    words = ["--sentences", BIOGRAPHIES, "--sentence-pairs=3"]
+    for checkpoint in ("bert", "xlnet"):
+        output = tmp_path / checkpoint
+        assert call("decompose", *reads(tiny, checkpoint), *words, "--output", output)[0] == 0
+    left = read_csv(tmp_path / "bert/left_out.csv", LEFT_OUT_COLUMNS)
+    measured = left["similarity_error"].notna()
+    assert measured.tolist() == (left["variant"] == "transformer").tolist()
+    # It has no tokenizer of its own.
+    left = read_csv(tmp_path / "xlnet/left_out.csv", LEFT_OUT_COLUMNS)
+    assert left["similarity_error"].isna().all()
+
+
+def test_heads_are_told_apart(call, tiny, tmp_path):
     output = tmp_path / "tables"
-    assert call("decompose", *reads(tiny), "--heads", "--output", output)[0] == 0
+    assert call("heads", *reads(tiny), "--output", output)[0] == 0
     heads = read_csv(output / "heads.csv", HEAD_COLUMNS)
+    assert set(heads["variant"]) == {"transformer"}
     assert heads[["layer", "head"]].drop_duplicates().shape[0] == 3 * heads["head"].nunique()
 
 
@@ -117,6 +131,8 @@ def test_bounds_are_evaluated(call, tiny, tmp_path):
         bounds = read_csv(output / "bounds.csv", bound_tables.BOUND_COLUMNS)
         assert "violated" not in set(bounds["verdict"])
         read_csv(output / "bound_forms.csv", bound_tables.FORM_COLUMNS)
+        pieces = read_csv(output / "bound_pieces.csv", bound_tables.PIECE_COLUMNS)
+        assert pieces.empty == (words == ["pure-san"])
 
 
 def test_relative_positions_are_scaled_and_the_claims_judged(call, tiny, tmp_path):

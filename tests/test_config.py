@@ -87,12 +87,13 @@ MINIMAL = {
     },
     "circle": {"epochs": {"as-published": 70}, "seeds": 2, "shown": 1},
     "paths": {
-        "sequences": {"decomposition": 2, "chained": 2, "bounds": 1, "relative": 1},
+        "sequences": {"decomposition": 2, "heads": 1, "chained": 2, "bounds": 1, "relative": 1},
+        "sentence_pairs": 2,
         "pairs": 10,
         "component_seeds": 2,
         "studies": [
             {"checkpoints": ["mine-init"], "seeds": [7], "of": ["decomposition", "chained"]},
-            {"checkpoints": ["mine"], "seeds": None, "of": ["bounds", "chained"]},
+            {"checkpoints": ["mine"], "seeds": None, "of": ["bounds", "chained", "heads"]},
             {"checkpoints": ["hub"], "seeds": None, "of": ["relative"]},
         ],
     },
@@ -313,6 +314,7 @@ def test_studies_name_their_folders():
         "decomposition": ["mine-init-7"],
         "chained": ["mine-init-7", "mine"],
         "bounds": ["mine"],
+        "heads": ["mine"],
         "relative": ["hub"],
     }
 
@@ -325,7 +327,7 @@ def test_studies_name_their_folders():
         ("1/of", ["bound"], "paths.studies.1.of.0: unknown 'bound'; did you mean 'bounds'?"),
         ("1/of", ["relative"], "paths.studies.1.of: mine has no relative term; mpnet and xlnet"),
         ("2/of", ["bounds"], "paths.studies: no checkpoint is studied for relative"),
-        ("1/of", ["bounds", "bounds"], "paths.studies: bounds of mine is asked for twice"),
+        ("1/of", ["bounds", "heads", "bounds"], "paths.studies: bounds of mine is asked for twice"),
     ],
 )
 def test_studies_that_cannot_be_made_are_refused(path, value, message):

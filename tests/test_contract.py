@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rankcollapse.config import load_config
+from rankcollapse.architectures.relative import TERMS
+from rankcollapse.config import RELATIVE, load_config
 from rankcollapse.sources import PACKAGE, source_files
 
 ROOT = Path(__file__).parent.parent
@@ -27,8 +28,8 @@ ORDER = [
     *("controls", "circle_runs"),
     # paths and bounds
     *("trace", "sweep", "decomposition", "path_tables", "path_measures", "subjects"),
-    *("path_studies", "theory", "bound_tables", "bounds", "bound_chains"),
-    *("bound_claims", "bound_studies"),
+    *("sentences", "path_studies", "theory", "bound_tables", "bounds", "bound_chains"),
+    *("sublayers", "bound_claims", "bound_pieces", "bound_studies"),
     *("rates", "relative_tables", "relative", "asymptote", "component_settings"),
     *("component_networks", "components"),
     *("component_claims", "path_claims", "chained_tables", "chained_measures", "chained"),
@@ -115,6 +116,10 @@ def test_imports_flow_one_way():
             if other != module and ORDER.index(other) > ORDER.index(module)
         ]
     assert wrong == []
+
+
+def test_the_config_knows_the_architectures_with_relative_positions():
+    assert set(RELATIVE) == set(TERMS)
 
 
 def project():

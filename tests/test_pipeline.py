@@ -31,11 +31,12 @@ EVERY_RULE = {
     "join": 3,
     "accuracy": 1,
     "study_decomposition": 4,
+    "study_heads": 1,
     "study_bounds": 3,
     "study_relative": 1,
     "pure_san": 1,
     "chain": 3,
-    "join_studies": 8,
+    "join_studies": 10,
     **dict.fromkeys(("quartiles", "rates", "asymptote", "components", "judge", "causes"), 1),
     **{f"draw_{figure}": 1 for figure in FIGURES},
     "claims": 1,
@@ -53,6 +54,7 @@ READINGS = ("published", "described")
 TINY = ("tiny-bert-init-0", "tiny-bert-init-1", "tiny-bert")
 STUDIED = {
     "decomposition": (*TINY, "tiny-xlnet-init-0"),
+    "heads": ("tiny-bert",),
     "bounds": ("pure-san", *TINY),
     "relative": ("tiny-xlnet-init-0",),
 }

@@ -180,7 +180,7 @@ def test_the_page_needs_nothing_but_itself(folder):
     assert all(Path(a).is_file() for a in shown.addresses if a.startswith("figures/"))
     assert {a[1:] for a in shown.addresses if a.startswith("#")} <= set(shown.ids)
     assert len(set(shown.ids)) == len(shown.ids)
-    assert len(shown.images) == 26
+    assert len(shown.images) == 28
     assert all(
         image["alt"] and image["src"].startswith("data:image/png;base64,") for image in shown.images
     )

@@ -54,7 +54,7 @@ def test_it_opens_without_an_error_and_asks_for_nothing_else(page, report):
 
 def test_every_picture_is_loaded(page):
     sizes = page.evaluate("[...document.images].map(i => [i.naturalWidth, i.complete])")
-    assert len(sizes) == 26
+    assert len(sizes) == 28
     assert all(width > 0 and complete for width, complete in sizes)
 
 

@@ -24,9 +24,11 @@ from rankcollapse.report import (
     chained,
     components,
     definitions,
+    heads,
     orders,
     path_inputs,
     paths,
+    pieces,
     write_report,
 )
 from rankcollapse.tables import write_csv
@@ -102,7 +104,8 @@ def test_the_sentences_on_a_model_by_hand(tables):
         "3.",
         "Length 3 points against the state: shares that sum to −0.03.",
         "Without length 0 the last state keeps a cosine of 0.700 with itself, without length 3, "
-        "the longest, 1.000; the cosine of two texts moves by 0.1 and 0.0001.",
+        "the longest, 1.000; the cosine of two sentences moves by 0.1 and 0.0001, most without "
+        "length 0, by 0.1 (root mean square over pairs).",
         "Of the residual of these terms 10 % to 20 % starts at biases, most at those of the "
         "normalisations (the first few of the texts).",
         "With each MLP's output as a source of its own, lengths 0 and 1 carry as much, and 10 % of "
@@ -127,12 +130,12 @@ def test_other_shares_make_other_sentences(tables):
     assert paths.summary(paths.section(tables)).startswith("In all of 6 networks the lengths that")
 
 
-def test_without_pairs_of_texts_or_biases_nothing_is_said_of_them(tables):
+def test_without_pairs_of_sentences_or_biases_nothing_is_said_of_them(tables):
     left = tables["left_out"].assign(similarity_error=np.nan)
     bare = tables["sources"].assign(share=(tables["sources"]["source"] == "embedding") * 1.0)
     models = dict(paths.section(tables | {"left_out": left, "sources": bare})["models"])
     text = plain(" ".join(models["MiniLM pretrained"]))
-    assert "the cosine of two texts" not in text
+    assert "the cosine of two sentences" not in text
     assert (
         "Of the residual of these terms 0 % starts at biases (the first few of the texts)." in text
     )
@@ -146,6 +149,45 @@ def test_the_row_of_a_network_has_its_ends(tables):
     assert row["rank_one"] == pytest.approx([0.9, 0.9 / 64])
     assert row["cosine"] == pytest.approx([0.7, 0.9997])
     assert rows["MPNet pretrained, Transformer"]["negative"] == pytest.approx(-0.4)
+
+
+def test_the_heads_that_carry_by_hand(tables):
+    ((name, said),) = heads.sentences(tables["heads"])
+    assert name == "MiniLM pretrained"
+    assert said == [
+        "length 1: half of it passes 1 head of 6, the strongest layer 3 head 1 (0.75), layer 1 "
+        "head 0 (0.05) and layer 1 head 1 (0.05).",
+        "length 2: half of it passes 3 heads of 6, the strongest layer 1 head 0 (0.33), layer 1 "
+        "head 1 (0.33) and layer 2 head 0 (0.33).",
+        "length 3: half of it passes 3 heads of 6, the strongest layer 1 head 0 (0.5), layer 1 "
+        "head 1 (0.5) and layer 2 head 0 (0.5).",
+    ]
+    assert heads.sentences(tables["heads"].iloc[:0]) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "count"), [((1.0,), 1), ((0.5, 0.5), 1), ((-0.6, 0.4, 0.1), 1), ((0.0, 0.0), 0)]
+)
+def test_half_is_held_by_the_fewest_heads(values, count):
+    assert heads.halves(shares(*values)) == count
+
+
+def test_what_is_proven_of_pieces_by_hand(tables):
+    section = pieces.section(tables["bound_pieces"])
+    kept, stretched = map(plain, section["sentences"])
+    assert kept.endswith(
+        "is below 1: BERT at initialisation, Transformer (3 layers of 3, at least 10 % of the "
+        "distance)."
+    )
+    assert stretched.startswith("A LayerNorm stretches the largest distance of two tokens in 6 of")
+    rows = {(row["network"], row["piece"]): row for row in section["rows"]}
+    least = rows["MiniLM pretrained, Transformer", "skip, at least"]
+    assert (least["layers"], least["holds"], least["measured"]) == (3, 0, "–")
+    mlp = rows["BERT at initialisation, Transformer", "MLP, at most"]
+    assert (mlp["measured"], mlp["limit"], mlp["margin"]) == ("0.316", "100", 2.5)
+    bare = tables["bound_pieces"].assign(verdict="vacuous")
+    assert "in no layer measured here" in pieces.sentences(bare)[0]
+    assert pieces.section(bare.iloc[:0]) == {"sentences": [], "rows": []}
 
 
 def test_quartiles_are_counted_by_rule(tables):
@@ -310,7 +352,7 @@ def test_every_page_of_the_figures_is_in_the_report(folder):
     html = REPORT.read_text()
     found = pages(load_config(CONFIG))
     names = [page for figure in made.FIGURES for page in found[figure]]
-    assert len(names) == 12
+    assert len(names) == 14
     for name in names:
         encoded = base64.b64encode(made.picture(name)).decode()
         assert html.count(f"data:image/png;base64,{encoded}") == 1

@@ -7,17 +7,16 @@ of an MLP.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64
 from scipy.optimize import minimize_scalar
-from scipy.special import ndtr
 from torch import Tensor
 
 from rankcollapse.bounds import CLOSED_FORMS, LayerBounds
-from rankcollapse.theory import Matrices, Values, composite_log10
+from rankcollapse.theory import Values, composite_log10
 from rankcollapse.vocabulary import require_known
 
 VERDICTS = ("condition not met", "vacuous", "holds", "below floor", "violated")
@@ -96,48 +95,55 @@ def skip_log10(contraction_log10: Values) -> tuple[Values, Values]:
     return (1 - contraction).clamp_min(0.0).log10(), high
 
 
-def layer_norm_log10(x: Matrices, gain: Float[Tensor, " feature"], *, eps: float = 0.0) -> Values:
-    """Return log10 of max|gain| sqrt(D) / min_i |x_i - mean(x_i)|_2, [*batch].
+def layer_norm_log10(
+    gain: Float[Tensor, " feature"], scale: Float[Tensor, "*batch token 1"]
+) -> Values:
+    """Return log10 of max|gain| max_i scale_i, [*batch].
 
     It bounds how much a LayerNorm can stretch the largest 2-norm distance of two tokens.
 
     Args:
-        x: its input, [*batch, T, D].
         gain: its weights, [D].
-        eps: what it adds to the variance.
+        scale: 1 / sqrt(variance + eps) of each token, [*batch, T, 1].
 
     Returns:
-        The factor's log10; inf where a token is constant and `eps` is 0.
+        The factor's log10; inf where a token is constant and eps is 0.
     """
-    variance = x.double().var(-1, correction=0).amin(-1) + eps
-    return gain.double().abs().amax().log10() - variance.log10() / 2
+    return gain.double().abs().amax().log10() + scale.double().amax((-2, -1)).log10()
 
 
-def gelu_lipschitz() -> float:
-    """Return the largest slope of gelu, 1.1289041 (at the root of 2)."""
-    steepest = minimize_scalar(
-        lambda u: -(ndtr(u) + u * math.exp(-u * u / 2) / math.sqrt(2 * math.pi)),
-        bounds=(0, 3),
-        method="bounded",
-    )
-    return float(-steepest.fun)
+def lipschitz(gate: Callable[[Tensor], Tensor]) -> float:
+    """Return the largest slope of an activation u gate(u); gelu's is 1.1289041 (at the root of 2).
+
+    Args:
+        gate: of `trace.GATES`: the steepest point lies between 0 and 5.
+    """
+
+    def slope(u: float) -> float:
+        at = torch.tensor(u, dtype=torch.float64, requires_grad=True)
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(at * gate(at), at)
+        return float(gradient)
+
+    found = minimize_scalar(lambda u: -slope(u), bounds=(0, 5), method="bounded")
+    return float(-found.fun)
 
 
 def mlp_log10(
     first: Float[Tensor, "feature inner"],
     second: Float[Tensor, "inner output"],
     *,
-    lipschitz: float,
+    slope: float,
 ) -> float:
-    """Return log10 of lip composite(|W1| |W2|), by which an MLP stretches a composite residual.
+    """Return log10 of slope composite(|W1| |W2|), by which an MLP stretches a composite residual.
 
     Args:
         first: W1, [D, M].
         second: W2, [M, D'].
-        lipschitz: largest slope of the activation; `gelu_lipschitz`.
+        slope: largest of the activation; `lipschitz`.
     """
     product = first.double().abs() @ second.double().abs()
-    return math.log10(lipschitz) + float(composite_log10(product))
+    return math.log10(slope) + float(composite_log10(product))
 
 
 def violates(measured_log10: Values, bound_log10: Values, *, floor_log10: Values) -> Tensor:

@@ -5,37 +5,39 @@ bound applies one step from the layer's own measured input, but for a relative p
 leaves only Dobrushin's. From the first input alone, Dobrushin's goes through LayerNorms too: as the
 largest 2-norm distance of two tokens, with how far each norm can stretch it where it was measured.
 
-Shapes: L layers, B sequences, T tokens, D features, H heads, k width of a head.
+Shapes: L layers, B sequences, T tokens, D features, H heads.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
-from rankcollapse.architectures import architecture_of, model_type_of
-from rankcollapse.architectures.parts import Parts, anatomy_of
+from rankcollapse.architectures import model_type_of
+from rankcollapse.architectures.parts import Parts
 from rankcollapse.architectures.relative import TERMS
-from rankcollapse.bound_chains import layer_norm_log10
+from rankcollapse.bound_chains import layer_norm_log10, lipschitz
 from rankcollapse.bound_claims import CHAINED, Claim, closed, layer_by_layer, one_step, tables
-from rankcollapse.bound_tables import DOBRUSHIN, PURE_SAN
+from rankcollapse.bound_pieces import bound_pieces
+from rankcollapse.bound_tables import DOBRUSHIN, PIECE_COLUMNS, PURE_SAN
 from rankcollapse.bounds import LayerBounds, layer_bounds
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.precision import precision_floor
 from rankcollapse.progress import steps
 from rankcollapse.subjects import Subject
+from rankcollapse.sublayers import (
+    States,
+    attention_sums,
+    contraction_log10,
+    distance_log10,
+    heads_of,
+)
 from rankcollapse.tasks import stream
 from rankcollapse.theory import Head, measure_head, measure_state
-from rankcollapse.trace import trace
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from rankcollapse.trace import Frozen, gate_of, trace
 
 # Of the pure network: weights N(0, 0.02^2) as BERT's, tokens N(0, 0.5^2). The residual after four
 # layers, about 1e-215, still is a float64; that after five is not.
@@ -44,8 +46,6 @@ PURE_DEPTH, PURE_TOKENS, PURE_WIDTH, PURE_HEADS = 4, 16, 16, 2
 PURE_STD, PURE_SCALE = 0.02, 0.5
 _ROUND_OFF = 1e-11  # of the sum of the heads, relative to the attention's largest entry
 _FLOOR = math.log10(precision_floor("float64"))
-
-States = Float64[Tensor, "batch token feature"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class NormedLayer:
         output: of the attention, before the norm, [B, T, D].
         contraction_log10: log10 sum_h tau_h |W_h|_2, [B].
         stretch_log10: log10 of how far what follows the attention can stretch the largest 2-norm
-            distance of two tokens, [B]; NaN where that is more than a LayerNorm.
+            distance of two tokens, [B].
     """
 
     x: Tensor
@@ -69,14 +69,15 @@ class NormedLayer:
 
 
 def bounds(of: Subject) -> dict[str, pd.DataFrame]:
-    """Evaluate every bound on a checkpoint's attention, without skips and MLPs.
+    """Evaluate every bound on a checkpoint's attention alone, and of its other pieces.
 
     Args:
         of: a model in float64; its ids are read without padding.
 
     Returns:
         "bounds" (`bound_tables.BOUND_COLUMNS`; the bound is the form `tight`, the least of those
-        without a condition) and "bound_forms" (`FORM_COLUMNS`).
+        without a condition), "bound_forms" (`FORM_COLUMNS`) and, of the variants that have more
+        than attention, "bound_pieces" (`PIECE_COLUMNS`).
 
     Raises:
         BoundViolatedError: a proven bound is exceeded; never seen.
@@ -92,7 +93,8 @@ def bounds(of: Subject) -> dict[str, pd.DataFrame]:
         ones = [layer.bounds for layer in layers]
         below = [one.state_residual_log10 < one.norm_log10 + _FLOOR for one in ones]
         claims = [*one_step(ones), *closed(ones, below, normed=True), *through_norms(layers)]
-        return tables(ones, claims, below, of.named)
+        pieces = bound_pieces(of)
+        return tables(ones, claims, below, of.named) | {"bound_pieces": pieces}
 
 
 def pure_san(*, seeds: Sequence[int] = PURE_SEEDS) -> dict[str, pd.DataFrame]:
@@ -102,7 +104,7 @@ def pure_san(*, seeds: Sequence[int] = PURE_SEEDS) -> dict[str, pd.DataFrame]:
     the residual keeps its digits however small it is.
 
     Returns:
-        As `bounds`, with `bound_tables.PURE_SAN` as checkpoint.
+        As `bounds`, with `bound_tables.PURE_SAN` as checkpoint, and no pieces.
 
     Raises:
         BoundViolatedError: a proven bound is exceeded; never seen.
@@ -114,82 +116,41 @@ def pure_san(*, seeds: Sequence[int] = PURE_SEEDS) -> dict[str, pd.DataFrame]:
         claims = [*one_step(layers), *closed(layers, exact, normed=False), *layer_by_layer(layers)]
         named = {"checkpoint": PURE_SAN, "weights": "init", "seed": seed}
         found.append(tables(layers, claims, exact, named))
-    return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in found[0]}
-
-
-def heads_of(part: Parts, attention: Tensor | None = None) -> list[Head]:
-    """Return the heads of a block.
-
-    Args:
-        part: the block's linear maps.
-        attention: probabilities [B, H, T, T], if the scores have a relative position term.
-    """
-    query, key, value, output = _by_head(part)
-    bias = part.query.bias
-    biases = [None] * part.heads if bias is None else bias.chunk(part.heads)
-    seen = [None] * part.heads if attention is None else attention.unbind(1)
-    maps = zip(query, key, value @ output, biases, seen, strict=True)
-    return [Head(q, k, w, b, probabilities=p) for q, k, w, b, p in maps]
-
-
-def _by_head(part: Parts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W_Q, W_K, W_V [H, D, k] and W_O [H, k, D]."""
-    weights = (part.query.weight, part.key.weight, part.value.weight, part.output.weight.mT)
-    query, key, value, output = (
-        weight.reshape(part.heads, -1, weight.shape[-1]) for weight in weights
-    )
-    return query.mT, key.mT, value.mT, output
-
-
-def spectral_norms(part: Parts) -> Float64[Tensor, " head"]:
-    """Return |W_V W_O|_2 of each head, from triangular factors [H, k, k]."""
-    *_, value, output = _by_head(part)
-    inner, outer = (torch.linalg.qr(one).R for one in (value, output.mT))
-    norms: Tensor = torch.linalg.matrix_norm(inner @ outer.mT, 2)
-    return norms
-
-
-@contextmanager
-def _attention_outputs(model: "PreTrainedModel") -> Iterator[list[Tensor]]:
-    """Yield what the norm after each attention sub-layer will have got, in order, [B, T, D]."""
-    architecture = architecture_of(model_type_of(model))
-    anatomy = anatomy_of(model_type_of(model))
-    outputs: list[Tensor] = []
-
-    # After the norm, not before it: by then the ablation has given it its input.
-    def keep(_norm: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> None:
-        outputs.append(architecture.batch_first(args[0]))
-
-    blocks = dict.fromkeys(architecture.blocks(model.base_model))
-    norms = [anatomy.parts(block).attention_norm for block in blocks]
-    handles = [norm.register_forward_hook(keep) for norm in norms]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
+    whole = {name: pd.concat([one[name] for one in found], ignore_index=True) for name in found[0]}
+    return whole | {"bound_pieces": pd.DataFrame(columns=PIECE_COLUMNS)}
 
 
 def _normed_layers(of: Subject) -> Iterator[NormedLayer]:
-    with _attention_outputs(of.model) as outputs:
+    with attention_sums(of.model) as outputs:
         found = trace(of.model, {"input_ids": of.ids}, variant="san")
     relative = model_type_of(of.model) in TERMS
+    slope = lipschitz(gate_of(of.model))
     names = [(f"layer {number}",) for number in range(1, len(outputs) + 1)]
     label = f"bounding {of.named['checkpoint']}"
     pieces = zip(found.states[:-1], found.parts, found.frozen, outputs, strict=True)
     for (name,), (x, part, frozen, output) in zip(steps(names, label), pieces, strict=True):
         heads = heads_of(part, frozen.attention if relative else None)
         require_same(x, heads, output, name)
-        measured = layer_bounds(x, heads)
-        norm = part.attention_norm
-        stretch = layer_norm_log10(output, norm.weight, eps=norm.eps)
         yield NormedLayer(
             x,
-            measured,
+            layer_bounds(x, heads),
             output,
-            (measured.tau * spectral_norms(part)[:, None]).sum(0).log10(),
-            stretch * math.nan if found.structure.mlp else stretch,
+            contraction_log10(part, frozen.attention),
+            _stretch_log10(part, frozen, slope),
         )
+
+
+def _stretch_log10(part: Parts, frozen: Frozen, slope: float) -> Tensor:
+    """Return log10 of how far what follows the attention can stretch a distance, [B].
+
+    A LayerNorm, and where the ablation keeps a piece of the MLP (ALBERT as published), what
+    y + act(y) can do to each feature, and a second LayerNorm.
+    """
+    stretch = layer_norm_log10(part.attention_norm.weight, frozen.scale)
+    if frozen.mlp is None:
+        return stretch
+    second = layer_norm_log10(part.mlp_norm.weight, frozen.mlp.scale)
+    return stretch + math.log10(1 + slope) + second
 
 
 def require_same(x: States, heads: Sequence[Head], output: States, name: str) -> None:
@@ -214,12 +175,6 @@ def through_norms(layers: Sequence[NormedLayer]) -> Iterator[Claim]:
         floor = layer.output.norm(dim=-1).amax(-1).log10() + _FLOOR
         yield Claim(number, DOBRUSHIN, CHAINED, bound, measured, trivial, floor)
         bound = bound + layer.stretch_log10
-
-
-def distance_log10(x: States) -> Float64[Tensor, " batch"]:
-    """Return log10 of the largest 2-norm distance of two tokens, [B]."""
-    exact = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(x, x, compute_mode=exact).amax((-2, -1)).log10()
 
 
 def pure_layers(seed: int) -> Iterator[LayerBounds]:

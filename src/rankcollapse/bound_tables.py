@@ -50,6 +50,19 @@ FORM_COLUMNS = [
     "margin",  # bound over measured in decades; empty where the bound does not apply
     "below_floor",  # whether round-off is all that the layer's input has for a residual
 ]
+# Pieces beside attention, in the order of a block, and the sides from which they are limited.
+PIECES = ("skip", "attention norm", "mlp", "mlp norm")
+LEAST, MOST = SIDES = ("least", "most")
+# A row for each layer, piece and side: log10 of after over before, of the largest 2-norm distance
+# of two tokens (skip and norms) or of the composite residual (MLP; see `bound_pieces`). Means over
+# the sequences; empty where one sequence's input is round-off.
+PIECE_COLUMNS = [
+    *_MODEL,
+    *("variant", "layer", "piece", "side", "measured_log10"),
+    "bound_log10",  # -inf: nothing is proven to be left
+    "margin",  # in decades; empty where the bound says nothing
+    "verdict",  # "vacuous", "below floor" or "holds"
+]
 # Of several sequences the first of these that one of them has.
 _WORST_FIRST = ("violated", "condition not met", "vacuous", "below floor", "holds")
 _KEY = ["layer", "form", "chain"]
@@ -79,6 +92,15 @@ def over_sequences(rows: pd.DataFrame) -> pd.DataFrame:
     return _together(rows, _KEY)
 
 
+def pieces_over_sequences(rows: pd.DataFrame) -> pd.DataFrame:
+    """Put the sequences of one model together, as `over_sequences` does.
+
+    Args:
+        rows: `PIECE_COLUMNS` without the model's names and the variant, a row for each sequence.
+    """
+    return _merged(rows, ["layer", "piece", "side"], ["measured_log10", "bound_log10"])
+
+
 def over_seeds(bound_forms: pd.DataFrame) -> pd.DataFrame:
     """Put the seeds of each model together, as `over_sequences` does; `seeds` is how many."""
     keys = [*_MODEL[:2], *_KEY]
@@ -87,13 +109,16 @@ def over_seeds(bound_forms: pd.DataFrame) -> pd.DataFrame:
 
 
 def _together(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    lost = rows.groupby(keys, sort=False)["below_floor"].any().reset_index()
+    return _merged(rows, keys, ["measured_log10", "bound_log10", "trivial_log10"]).merge(lost)
+
+
+def _merged(rows: pd.DataFrame, keys: list[str], means: list[str]) -> pd.DataFrame:
     ranked = rows.assign(verdict=rows["verdict"].map(_WORST_FIRST.index))
     grouped = ranked.groupby(keys, sort=False)
-    means = grouped[["measured_log10", "bound_log10", "trivial_log10"]]
-    result = means.agg(_mean)
+    result = grouped[means].agg(_mean)
     result["verdict"] = grouped["verdict"].min().map(dict(enumerate(_WORST_FIRST)))
     result["margin"] = grouped["margin"].agg(_least)
-    result["below_floor"] = grouped["below_floor"].any()
     return result.reset_index()
 
 

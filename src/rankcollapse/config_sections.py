@@ -140,13 +140,16 @@ class Study(Section):
 
     checkpoints: list[Name] = Field(min_length=1)
     seeds: list[Seed] | None = Field(description="of random checkpoints; null for the others")
-    of: list[Literal["decomposition", "chained", "bounds", "relative"]] = Field(min_length=1)
+    of: list[Literal["decomposition", "heads", "chained", "bounds", "relative"]] = Field(
+        min_length=1
+    )
 
 
 class StudySequences(Section):
     """How many sequences of the published text each study takes."""
 
     decomposition: Count
+    heads: Count
     chained: Count
     bounds: Count
     relative: Count
@@ -155,11 +158,13 @@ class StudySequences(Section):
 class Paths(Section):
     """What is studied of paths and bounds.
 
-    `pairs` of path and sequence for each depth of chained attention; `component_seeds` random
-    networks of each kind, with the seeds 0 to `component_seeds` - 1.
+    `sentence_pairs` of the text to memorise; `pairs` of path and sequence for each depth of chained
+    attention; `component_seeds` random networks of each kind, with the seeds 0 to
+    `component_seeds` - 1.
     """
 
     sequences: StudySequences
+    sentence_pairs: Count
     pairs: Count
     component_seeds: Count
     studies: list[Study] = Field(min_length=1)

@@ -169,7 +169,7 @@ class Decomposition:
         """
         for source in sources:
             require_known("source", source, SOURCES)
-        for some, seen in self._traces():
+        for some, seen in self.traces():
             for layer, terms in enumerate(lengths(seen, mlp=self.mlp, sources=frozenset(sources))):
                 if set(sources) == set(SOURCES):
                     _require_sum(terms, seen.states[layer], layer)
@@ -260,12 +260,13 @@ class Decomposition:
 
     def _last(self, choices: Mapping[int, Choice]) -> Terms:
         last = []
-        for _, seen in self._traces():
+        for _, seen in self.traces():
             *_, terms = lengths(seen, mlp=self.mlp, sources=frozenset(SOURCES), choices=choices)
             last.append(terms)
         return torch.cat(last, dim=1)
 
-    def _traces(self) -> Iterator[tuple[slice, Trace]]:
+    def traces(self) -> Iterator[tuple[slice, Trace]]:
+        """Yield what is held fixed, a few sequences at a time."""
         for start in range(0, self.sequences, BATCH):
             some = slice(start, min(start + BATCH, self.sequences))
             inputs = {

@@ -39,25 +39,31 @@ FIGURE_TABLES: dict[str, tuple[str, ...]] = {
     "texts": ("curves",),
     "width_depth": ("lengths",),
     "decomposition": ("decomposition", "mlp_source"),
+    "heads": ("heads",),
     "bounds": ("bounds", "bound_forms"),
+    "pieces": ("bound_pieces",),
     "rates": ("rates", "orders", "relative", "contraction", "asymptote"),
     "components": ("components", "component_claims"),
 }
 # The tables that each study of paths makes of a checkpoint.
 STUDY_TABLES: dict[str, tuple[str, ...]] = {
     "decomposition": ("decomposition", "mlp_source", "left_out", "sources"),
-    "bounds": ("bounds", "bound_forms"),
+    "heads": ("heads",),
+    "bounds": ("bounds", "bound_forms", "bound_pieces"),
     "relative": ("relative", "contraction"),
 }
 STUDY_COMMANDS = {
     "decomposition": "decompose",
+    "heads": "heads",
     "bounds": "bounds",
     "relative": "relative",
     "chained": "chain",
 }
 # Modules of each study beside those of the checkpoint's architecture.
 STUDY_MODULES = {
-    "decomposition": ("subjects", "path_studies", "path_tables"),
+    **dict.fromkeys(
+        ("decomposition", "heads"), ("subjects", "path_studies", "sentences", "path_tables")
+    ),
     "bounds": ("subjects", "bound_studies", "path_tables"),
     "relative": ("subjects", "relative", "path_tables"),
     "chained": ("subjects", "chained_study", "chained_tables"),
@@ -158,7 +164,12 @@ def study_flags(config: Config, study: str) -> str:
     sequences = getattr(settings.sequences, study)
     flags = ["--form", config.texts[config.published_text].form]
     flags += ["--sequences", str(sequences), "--tokens", str(config.tokens)]
-    return join([*flags, "--pairs", str(settings.pairs)] if study == "chained" else flags)
+    if study == "chained":
+        flags += ["--pairs", str(settings.pairs)]
+    if study == "decomposition":
+        flags += ["--sentences", text_path(config, config.memorization.text)]
+        flags += ["--sentence-pairs", str(settings.sentence_pairs)]
+    return join(flags)
 
 
 def tokenizer_of_folder(config: Config, folder: str) -> str:

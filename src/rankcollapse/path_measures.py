@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rankcollapse.decomposition import Decomposition, Part
 from rankcollapse.measures import composite_norm, residual
-from rankcollapse.sweep import SOURCES
+from rankcollapse.sweep import SOURCES, lengths
 
 MEASURED = ("norm", "residual", "share", "rank_one_distance")
 
@@ -32,20 +32,21 @@ def measure(found: Decomposition) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     Returns:
         Columns layer, length, norm, residual, share, rank_one_distance, paths; and columns length,
-        cosine (of the states with and without it, all tokens of a sequence as one vector, mean
-        over sequences), similarity_error: the root of the mean square by which the cosine of two
-        sequences' mean tokens changes, over all pairs; empty for one sequence.
+        cosine: of the states with and without it, all tokens of a sequence as one vector, mean
+        over sequences.
     """
-    rows, losses = [], _Losses()
+    rows: list[dict[str, Any]] = []
+    cosines: list[Tensor] = []
     for part in found.parts():
         masks = found.masks(part.sequences)
         rows += list(_measured(part, masks))
         if part.layer == found.layers:
-            losses.add(part, masks)
+            cosines += _cosines_without(part, masks)
     means = pd.DataFrame(rows).groupby(["layer", "length"], as_index=False)[[*MEASURED]].mean()
     pairs = zip(means["layer"], means["length"], strict=True)
     paths = [comb(layer, length) * found.heads**length for layer, length in pairs]
-    return means.assign(paths=paths), losses.table()
+    left_out = pd.DataFrame({"cosine": torch.stack(cosines).mean(0).tolist()})
+    return means.assign(paths=paths), left_out.rename_axis("length").reset_index()
 
 
 def _measured(part: Part, masks: Tensor) -> Iterator[dict[str, Any]]:
@@ -78,44 +79,12 @@ def distance_to_rank_one(x: Tensor) -> float:
     return (max(0.0, 1 - float(squares[-1]) / total)) ** 0.5 if total > 0 else 0.0
 
 
-class _Losses:
-    """What the last state loses without the terms of a length, sequence by sequence."""
-
-    def __init__(self) -> None:
-        self._cosines: list[Tensor] = []
-        self._pooled: list[Tensor] = []
-        self._states: list[Tensor] = []
-
-    def add(self, part: Part, masks: Tensor) -> None:
-        """Take the sequences of a part."""
-        for index, mask in enumerate(masks):
-            state, terms = part.state[index][mask].double(), part.terms[:, index][:, mask].double()
-            without = state - terms  # [K + 1, T, D]
-            whole = state.flatten().unsqueeze(0)
-            self._cosines.append(torch.cosine_similarity(without.flatten(1), whole))
-            self._pooled.append(without.mean(1))
-            self._states.append(state.mean(0))
-
-    def table(self) -> pd.DataFrame:
-        """Return the means over the sequences, and over their pairs."""
-        pooled, states = torch.stack(self._pooled, 1), torch.stack(self._states)
-        changes = _similarities(pooled) - _similarities(states)
-        errors = changes.square().mean(-1).sqrt().tolist() if changes.shape[-1] else None
-        return pd.DataFrame(
-            {
-                "length": range(len(pooled)),
-                "cosine": torch.stack(self._cosines).mean(0).tolist(),
-                "similarity_error": errors,
-            }
-        )
-
-
-def _similarities(pooled: Tensor) -> Tensor:
-    """Return the cosines of all pairs of rows, [..., B, D] -> [..., B (B - 1) / 2]."""
-    unit = torch.nn.functional.normalize(pooled, dim=-1)
-    first, second = torch.triu_indices(pooled.shape[-2], pooled.shape[-2], offset=1)
-    similarities: Tensor = (unit[..., first, :] * unit[..., second, :]).sum(-1)
-    return similarities
+def _cosines_without(part: Part, masks: Tensor) -> Iterator[Tensor]:
+    """Yield for each sequence the cosine of its state with and without each length, [K + 1]."""
+    for index, mask in enumerate(masks):
+        state, terms = part.state[index][mask].double(), part.terms[:, index][:, mask].double()
+        without = (state - terms).flatten(1)
+        yield torch.cosine_similarity(without, state.flatten().unsqueeze(0))
 
 
 def by_source(found: Decomposition) -> pd.DataFrame:
@@ -125,15 +94,19 @@ def by_source(found: Decomposition) -> pd.DataFrame:
         Columns length, source, share: of the residual of X_k, mean over sequences; the shares of
         a length sum to 1.
     """
-    whole = [part for part in found.parts() if part.layer == found.layers]
+    last = [
+        [part for part in found.parts(sources=[source]) if part.layer == found.layers]
+        for source in SOURCES
+    ]
     rows = []
-    for source in SOURCES:
-        own = (part for part in found.parts(sources=[source]) if part.layer == found.layers)
-        for all_of, of_source in zip(whole, own, strict=True):
-            for index, mask in enumerate(found.masks(all_of.sequences)):
-                pairs = zip(of_source.terms[:, index], all_of.terms[:, index], strict=True)
+    for parts in zip(*last, strict=True):
+        whole = torch.stack([part.terms for part in parts]).sum(0)
+        for index, mask in enumerate(found.masks(parts[0].sequences)):
+            totals = [residual(total[mask]) for total in whole[:, index]]
+            for source, part in zip(SOURCES, parts, strict=True):
+                pairs = zip(part.terms[:, index], totals, strict=True)
                 rows += [
-                    (length, source, share(residual(term[mask]), residual(total[mask])))
+                    (length, source, share(residual(term[mask]), total))
                     for length, (term, total) in enumerate(pairs)
                 ]
     frame = pd.DataFrame(rows, columns=["length", "source", "share"])
@@ -143,23 +116,36 @@ def by_source(found: Decomposition) -> pd.DataFrame:
 def by_head(found: Decomposition) -> pd.DataFrame:
     """Return how much of each length's residual in the last state passes each head.
 
-    A path of length k passes k heads: the shares of a length sum to k, biases aside.
+    A path of length k passes k heads: the shares of a length sum to k, biases aside. They are the
+    gradient of <res X_k, r> / <r, r>, r the value of res X_k, by a factor at each head's output.
 
     Returns:
         Columns layer (the block, from 1), head, length, share: the signed projection of what
         passes the head on the residual of X_k, mean over sequences.
     """
-    whole = torch.cat([part.terms for part in found.parts() if part.layer == found.layers], dim=1)
-    masks = found.masks(slice(0, found.sequences))
-    rows = []
-    for layer in range(1, found.layers + 1):
-        for head in range(found.heads):
-            terms = found.through_heads({layer: head})
-            for index, mask in enumerate(masks):
-                pairs = zip(terms[:, index], whole[:, index], strict=True)
-                rows += [
-                    (layer, head, length, share(residual(term[mask]), residual(total[mask])))
-                    for length, (term, total) in enumerate(pairs)
-                ]
-    frame = pd.DataFrame(rows, columns=["layer", "head", "length", "share"])
-    return frame.groupby(["layer", "head", "length"], as_index=False)[["share"]].mean()
+    shares = []  # of each batch [L, b, H, K + 1]
+    for some, seen in found.traces():
+        size = (found.layers, some.stop - some.start, found.heads)
+        gains = torch.ones(size, dtype=seen.states.dtype, requires_grad=True)
+        *_, terms = lengths(seen, mlp=found.mlp, sources=frozenset(SOURCES), gains=gains)
+        masks = found.masks(some)
+        projections = [_projection(terms[length], masks) for length in range(len(terms))]
+        gradients = [torch.autograd.grad(one, gains, retain_graph=True)[0] for one in projections]
+        shares.append(torch.stack(gradients, dim=-1))
+    means = torch.cat(shares, dim=1).double().mean(1)
+    index = pd.MultiIndex.from_product(
+        [range(size) for size in means.shape], names=["layer", "head", "length"]
+    )
+    frame = pd.DataFrame({"share": means.flatten().numpy()}, index=index).reset_index()
+    return frame.assign(layer=frame["layer"] + 1)
+
+
+def _projection(term: Tensor, masks: Tensor) -> Tensor:
+    """Return the sum over sequences of <res X_k, r> / <r, r>, [], with r held fixed."""
+    total = term.new_zeros(())
+    for one, mask in zip(term, masks, strict=True):
+        rest = one[mask] - one[mask].mean(0)
+        fixed = rest.detach()
+        square = (fixed * fixed).sum()
+        total = total + (rest * fixed).sum() / torch.where(square > 0, square, 1.0)
+    return total

@@ -21,12 +21,13 @@ DECOMPOSITION_COLUMNS = [
     *("variant", "layer", "length", "norm", "residual", "share", "rank_one_distance", "paths"),
 ]
 # What the last state loses without the terms of a length: its cosine to itself, and the change of
-# the cosine of two texts (mean tokens, special ones too; root mean square over all pairs of texts).
+# the cosine of two sentences (mean tokens, special ones too; root mean square over pairs, see
+# `rankcollapse.sentences`; of the transformer, empty for a checkpoint without a tokenizer).
 LEFT_OUT_COLUMNS = [*_MODEL, "variant", "length", "cosine", "similarity_error"]
 # Where the paths of a length start: share of the residual of the last state's term. Of the first
 # few sequences only (`decomposition.BATCH`).
 SOURCE_COLUMNS = [*_MODEL, "variant", "length", "source", "share"]
-# How much of the residual of each length's term passes a head, of as few sequences.
+# How much of the residual of the last state's term of each length passes a head.
 HEAD_COLUMNS = [*_MODEL, "variant", "layer", "head", "length", "share"]
 
 

@@ -15,7 +15,7 @@ the largest 1-norm distance of two tokens: mixing alone accounts for the mean of
 by |W_h|_inf. The factor r_l / r_{l-1} has W_h and the LayerNorm act on the shared row too, so that
 mean is a prediction of it, not a bound (`relative_tables.predicted`).
 
-Shapes: L layers, B sequences, T tokens, D features, H heads, K = D / H.
+Shapes: L layers, B sequences, T tokens, D features, H heads.
 """
 
 import math
@@ -30,13 +30,15 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from rankcollapse.ablation import ablate
+from rankcollapse.architectures import architecture_of, model_type_of
 from rankcollapse.architectures.edits import Edits
+from rankcollapse.architectures.parts import anatomy_of
 from rankcollapse.architectures.relative import Attention, RelativeTerm, relative_term_of
 from rankcollapse.measures import rate, residual_ratio
 from rankcollapse.precision import precision_floor
 from rankcollapse.relative_tables import CONTRACTION_COLUMNS, RELATIVE_COLUMNS
 from rankcollapse.states import hidden_states
-from rankcollapse.theory import diameter
+from rankcollapse.theory import diameter, row_norm
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,8 +124,7 @@ def relative_study(
             f"model in {model.dtype}, tokens {tuple(input_ids.shape)}: expected torch.float64 "
             "and [sequences, tokens], at least 2 tokens"
         )
-    maps = [term.value_maps(module) for module in term.attentions(model.base_model)]
-    weight = torch.stack([one.abs().sum(-1).amax(-1) for one in maps])  # [L, H]
+    weight = torch.stack([row_norm(one) for one in _value_outputs(model)])  # [L, H]
     measured, contraction = [], []
     for scale in scales:
         with relative_term(model, scale), ablate(model, "san"):
@@ -139,6 +140,14 @@ def relative_study(
     for table in tables:
         table["seed"] = table["seed"].astype("Int64")
     return Study(tables[0][RELATIVE_COLUMNS], tables[1][CONTRACTION_COLUMNS])
+
+
+def _value_outputs(model: "PreTrainedModel") -> Iterator[Tensor]:
+    """Yield W_V W_O of the heads of each layer, [H, D, D]."""
+    anatomy = anatomy_of(model_type_of(model))
+    for block in architecture_of(model_type_of(model)).blocks(model.base_model):
+        *_, value, output = anatomy.parts(block).by_head()
+        yield value @ output
 
 
 def _states_and_terms(

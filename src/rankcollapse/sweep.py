@@ -4,6 +4,7 @@ Shapes: L blocks, K terms, B sequences, T tokens, D features, H heads, d feature
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,7 @@ def lengths(
     mlp: str,
     sources: frozenset[str],
     choices: Mapping[int, Choice] | None = None,
+    gains: Float[Tensor, "layer batch head"] | None = None,
 ) -> Iterator[Terms]:
     """Yield the terms of the embedding and after each block, by path length.
 
@@ -37,6 +39,8 @@ def lengths(
         sources: of `SOURCES`, where paths start.
         choices: in which blocks, from 0, paths take what. A path that starts at a bias behind the
             first block that it must take something in does not count.
+        gains: what each head's output is multiplied by. No path takes two heads of a block, so
+            the gradient at 1 is the sum of the paths through a head.
 
     Yields:
         [l + 1, B, T, D] after l blocks.
@@ -46,8 +50,9 @@ def lengths(
     yield terms
     for index, (parts, frozen) in enumerate(zip(seen.parts, seen.frozen, strict=True)):
         choice = choices.get(index)
-        with torch.no_grad(), OneDNN():
-            block = _Block(parts, frozen, seen.structure, mlp, sources)
+        gain = None if gains is None else gains[index]
+        with torch.set_grad_enabled(gain is not None), OneDNN() if gain is None else nullcontext():
+            block = _Block(parts, frozen, seen.structure, mlp, sources, gain)
             terms = block.attend(terms, choice)
             if choice not in (None, PASSED):
                 sources = frozenset()
@@ -65,6 +70,7 @@ class _Block:
     structure: Structure
     mlp: str
     sources: frozenset[str]
+    gain: Float[Tensor, "batch head"] | None = None
 
     def attend(self, terms: Terms, choice: Choice | None) -> Terms:
         """Return the sum of skip and attention: one term more, [K + 1, B, T, D]."""
@@ -85,6 +91,8 @@ class _Block:
         v = v.permute(1, 3, 2, 0, 4).reshape(sequences * heads, tokens, -1)  # [B H, T, K d]
         context = torch.bmm(attention.reshape(-1, tokens, tokens), v)
         context = context.view(sequences, heads, tokens, count, -1).permute(3, 0, 2, 1, 4)
+        if self.gain is not None:
+            context = context * self.gain[:, None, :, None]
         return self._mapped(context.flatten(3), output, "attention")
 
     def finish(self, terms: Terms) -> Terms:
@@ -92,7 +100,8 @@ class _Block:
         terms = self._norm(terms, self.parts.attention_norm, self.frozen.scale)
         if (mlp := self.frozen.mlp) is None:
             return terms
-        for index, term in enumerate(terms):
+        for index in range(len(terms)):
+            term = terms[index]
             mapped = self._mlp(term, mlp, first=index == 0)
             terms[index] = mapped + term if self.structure.mlp_skip else mapped
         return self._norm(terms, self.parts.mlp_norm, mlp.scale)
@@ -108,9 +117,9 @@ class _Block:
 
     def _norm(self, terms: Terms, norm: nn.LayerNorm, scale: Tensor) -> Terms:
         terms -= terms.mean(-1, keepdim=True)
-        terms *= scale * norm.weight
+        terms *= scale * norm.weight.detach()
         if "norm" in self.sources:
-            terms[0] += norm.bias
+            terms[0] += norm.bias.detach()
         return terms
 
     def _mapped(self, terms: Terms, through: Map, source: str) -> Terms:

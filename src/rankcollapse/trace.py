@@ -132,15 +132,14 @@ def trace(
     anatomy = anatomy_of(model_type)
     if model.training:
         raise ValueError("the model is in training mode, where dropout is drawn; call model.eval()")
-    activation = str(anatomy.activation(model.config))
-    require_known("activation", activation, tuple(GATES))
+    gate = gate_of(model)
     structure = structure_of(model_type, variant, reading)
     architecture = architecture_of(model_type)
     parts = {
         block: anatomy.parts(block)
         for block in dict.fromkeys(architecture.blocks(model.base_model))
     }
-    seen = _Seen(GATES[activation], architecture.batch_first)
+    seen = _Seen(gate, architecture.batch_first)
     eager = _eager(model) if anatomy.needs_eager else ExitStack()
     with torch.no_grad(), eager, ablate(model, variant, reading=reading), ExitStack() as hooks:
         for part in parts.values():
@@ -150,6 +149,17 @@ def trace(
     _require_finite(states)
     ordered = [parts[block] for block in architecture.blocks(model.base_model)]
     return Trace(states, ordered, seen.frozen(len(ordered), structure), structure)
+
+
+def gate_of(model: "PreTrainedModel") -> Callable[[Tensor], Tensor]:
+    """Return the gate of a model's activation.
+
+    Raises:
+        ValueError: the activation is not known.
+    """
+    activation = str(anatomy_of(model_type_of(model)).activation(model.config))
+    require_known("activation", activation, tuple(GATES))
+    return GATES[activation]
 
 
 def _require_finite(states: Tensor) -> None:

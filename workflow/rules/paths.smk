@@ -21,6 +21,11 @@ for study, tables in jobs.STUDY_TABLES.items():
             manifest=lambda w: manifest(w.folder),
             tokenizer=lambda w: manifest(jobs.tokenizer_of_folder(CONFIG, w.folder)),
             text=jobs.text_path(CONFIG, CONFIG.published_text),
+            sentences=(
+                jobs.text_path(CONFIG, CONFIG.memorization.text)
+                if study == "decomposition"
+                else []
+            ),
             code=lambda w, study=study: source_files(
                 *jobs.STUDY_MODULES[study], *architecture_modules(w.folder)
             ),

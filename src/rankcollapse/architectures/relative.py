@@ -1,13 +1,12 @@
 """The relative position terms of the architectures that have one: where they are in the scores.
 
-Shapes: B sequences, T tokens, D features, H heads, K = D / H.
+Shapes: B sequences, T tokens, H heads.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
@@ -27,7 +26,6 @@ class RelativeTerm:
         attentions: of a base model, each layer's module that mixes the tokens.
         token_axis: of the states that this module gets.
         probabilities: from what it returns with `output_attentions=True`, [B, H, T, T].
-        value_maps: of such a block, W_h as [H, D, D].
     """
 
     sources: Callable[[Any], list[nn.Module]]
@@ -35,19 +33,6 @@ class RelativeTerm:
     attentions: Callable[[Any], list[nn.Module]]
     token_axis: int
     probabilities: Callable[[Any], Attention]
-    value_maps: Callable[[Any], Tensor]
-
-
-def _mpnet_value_maps(attention: Any) -> Tensor:  # noqa: ANN401
-    heads = attention.num_attention_heads
-    value = attention.v.weight.unflatten(0, (heads, -1))  # [H, K, D]
-    output = attention.o.weight.T.unflatten(0, (heads, -1))  # [H, K, D]
-    maps: Tensor = value.mT @ output
-    return maps
-
-
-def _xlnet_value_maps(attention: Any) -> Tensor:  # noqa: ANN401
-    return torch.einsum("dhk,ehk->hde", attention.v, attention.o)
 
 
 TERMS = {
@@ -57,7 +42,6 @@ TERMS = {
         attentions=lambda model: [block.attention.attn for block in model.encoder.layer],
         token_axis=1,
         probabilities=lambda output: output[1],
-        value_maps=_mpnet_value_maps,
     ),
     "xlnet": RelativeTerm(
         sources=lambda model: [block.rel_attn for block in model.layer],
@@ -65,7 +49,6 @@ TERMS = {
         attentions=lambda model: [block.rel_attn for block in model.layer],
         token_axis=0,
         probabilities=lambda output: output[-1].permute(2, 3, 0, 1),
-        value_maps=_xlnet_value_maps,
     ),
 }
 

@@ -39,23 +39,56 @@ def decompose(
     sequences: Sequences = 8,
     tokens: Tokens = 128,
     precision: Precision = "float32",
-    heads: Annotated[
-        bool, Option("--heads", help="Also by head, of a few sequences: takes much longer.")
-    ] = False,
+    sentences: Annotated[
+        Path | None, Option(help="Pairs of sentences: biographies, or two with a tab a line.")
+    ] = None,
+    sentence_pairs: Annotated[int, Option(min=1, help="Pairs to take.")] = 32,
     event: Event = None,
 ) -> None:
     """Split a checkpoint's states into their terms by path length."""
     from rankcollapse.path_studies import decomposition
     from rankcollapse.path_tables import write_tables
+    from rankcollapse.sentences import read_sentences
     from rankcollapse.tracking import run
 
-    with run(event, params=context.params, inputs=[checkpoint, text], outputs=[output]) as record:
+    inputs = [checkpoint, text, *([sentences] if sentences else [])]
+    with run(event, params=context.params, inputs=inputs, outputs=[output]) as record:
         of = _subject(checkpoint, tokenizer, text, form, sequences, tokens, precision)
-        tables = decomposition(of, heads=heads)
+        if sentences:
+            pairs = read_sentences(checkpoint, sentences, pairs=sentence_pairs, longest=tokens)
+        tables = decomposition(of, sentences=pairs if sentences else None)
         write_tables(output, tables)
         last = tables["decomposition"].query("layer == layer.max()")
         for column in ("share", "residual"):
             _record(record, last["variant"] + f"/{column}", last[column], last["length"])
+
+
+@app.command()
+def heads(
+    context: Context,
+    checkpoint: Checkpoint,
+    text: TextFlag,
+    output: Folder,
+    form: Form = "plain",
+    tokenizer: TokenizerFlag = None,
+    sequences: Sequences = 4,
+    tokens: Tokens = 128,
+    precision: Precision = "float32",
+    event: Event = None,
+) -> None:
+    """Say which attention heads carry a checkpoint's paths of each length."""
+    from rankcollapse.path_studies import heads as study
+    from rankcollapse.path_tables import write_tables
+    from rankcollapse.tracking import run
+
+    with run(event, params=context.params, inputs=[checkpoint, text], outputs=[output]) as record:
+        of = _subject(checkpoint, tokenizer, text, form, sequences, tokens, precision)
+        table = study(of)
+        write_tables(output, {"heads": table})
+        names = (
+            table["variant"] + "/" + table["layer"].astype(str) + "." + table["head"].astype(str)
+        )
+        _record(record, names, table["share"], table["length"])
 
 
 @app.command()

@@ -15,7 +15,8 @@ from rankcollapse.vocabulary import require_known
 
 FIGURES = (
     *("figure1", "figure2", "figure3", "figure4", "figure5", "figure6"),
-    *("readings", "texts", "width_depth", "decomposition", "bounds", "rates", "components"),
+    *("readings", "texts", "width_depth", "decomposition", "heads", "bounds", "pieces", "rates"),
+    "components",
 )
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from rankcollapse.figures import style
 from rankcollapse.precision import precision_floor
+from rankcollapse.rates import CUBIC, EXPONENTIAL
 from rankcollapse.tables import KEY
 
 if TYPE_CHECKING:  # the report chooses curves too, and draws nothing
@@ -136,6 +137,22 @@ def log_axis(axes: "Axes", low: float, high: float, *, precision: str) -> None:
     floor = precision_floor(precision)
     axes.axhspan(low, floor, color=style.MUTED, alpha=_SHADE, linewidth=0, zorder=0)
     axes.axhline(floor, color=style.MUTED, linewidth=0.7, zorder=0, label="floor")
+
+
+def rate_lines(axes: "Axes") -> None:
+    """Mark the rates of a cubic and of an exponential collapse, in a panel with rates as y."""
+    for name, rate, side in (("cubic", CUBIC, "bottom"), ("exponential", EXPONENTIAL, "top")):
+        axes.axhline(rate, color=style.MUTED, linewidth=0.7, zorder=0, label=name)
+        axes.annotate(
+            name,
+            (1, rate),
+            xytext=(0, 1.5 if side == "bottom" else -1.5),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            va=side,
+            fontsize=style.SMALL_TEXT_SIZE,
+        )
 
 
 def floor_handle(precision: str) -> "Patch":

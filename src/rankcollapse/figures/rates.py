@@ -20,7 +20,7 @@ from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.figures.style import Curve
 from rankcollapse.precision import precision_floor
-from rankcollapse.rates import CUBIC, EXPONENTIAL, ORDER_COLUMNS, RATE_COLUMNS
+from rankcollapse.rates import ORDER_COLUMNS, RATE_COLUMNS
 from rankcollapse.relative_tables import (
     ASYMPTOTE_COLUMNS,
     CONTRACTION_COLUMNS,
@@ -55,7 +55,6 @@ _PREDICTIONS = {
 }
 _AS_PREDICTED = {"limit": "second_eigenvalue"}
 _RATE = r"rate  $\log r_l \, / \, \log r_{l-1}$"
-_REFERENCES = {"cubic": (CUBIC, "bottom"), "exponential": (EXPONENTIAL, "top")}
 
 
 def table(rates: pd.DataFrame, *_tables: pd.DataFrame, text: str = "wikibio") -> pd.DataFrame:
@@ -152,18 +151,7 @@ def _rate_axis(axes: Axes, depth: int, rates: pd.Series) -> None:
     """Prepare a panel that shows all of these rates."""
     panels.layer_axis(axes, depth)
     axes.set_ylim(min(0.0, rates.min()), max(_LEAST_TOP, math.ceil(rates.max())))
-    for name, (rate, side) in _REFERENCES.items():
-        axes.axhline(rate, color=style.MUTED, linewidth=0.7, zorder=0, label=name)
-        axes.annotate(
-            name,
-            (1, rate),
-            xytext=(0, 1.5 if side == "bottom" else -1.5),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va=side,
-            fontsize=style.SMALL_TEXT_SIZE,
-        )
+    panels.rate_lines(axes)
 
 
 def _rate_curve(axes: Axes, curve: pd.DataFrame, look: Curve) -> None:

@@ -24,7 +24,6 @@ _COLUMNS += ["mean", "std", "seeds"]
 _RATE_VARIANTS = ("san_mlp", "san")  # the last is drawn on top
 _DEEP_LIMITS = (1e-17, 30.0)
 _RATE_LIMITS = (0.0, 6.0)
-_REFERENCES = {"cubic": (3.0, "bottom"), "exponential": (1.0, "top")}
 
 
 def table(curves: pd.DataFrame, *, text: str = "wikibio") -> pd.DataFrame:
@@ -163,7 +162,7 @@ def _ratio_panel(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _rate_panel(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_ylim(*_RATE_LIMITS)
-    _mark_references(axes)
+    panels.rate_lines(axes)
     for variant in _RATE_VARIANTS:
         curve, look = panels.select(rows, variant=variant), style.variant(variant)
         off_scale = curve["mean"] > _RATE_LIMITS[1]
@@ -179,19 +178,4 @@ def _rate_panel(axes: Axes, rows: pd.DataFrame) -> None:
             marker="^",
             clip_on=False,
             label=f"{look.label}, off the scale",
-        )
-
-
-def _mark_references(axes: Axes) -> None:
-    for name, (rate, side) in _REFERENCES.items():
-        axes.axhline(rate, color=style.MUTED, linewidth=0.7, zorder=0, label=name)
-        axes.annotate(
-            name,
-            (1, rate),
-            xytext=(0, 1.5 if side == "bottom" else -1.5),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va=side,
-            fontsize=style.SMALL_TEXT_SIZE,
         )

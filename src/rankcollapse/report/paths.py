@@ -130,8 +130,10 @@ def _left_out(rows: pd.DataFrame) -> list[str]:
     )
     if means["similarity_error"].notna().all():
         said += (
-            f"; the cosine of two texts moves by {number(shortest['similarity_error'], 2)} and "
-            f"{number(longest['similarity_error'], 2)}"
+            f"; the cosine of two sentences moves by {number(shortest['similarity_error'], 2)} and "
+            f"{number(longest['similarity_error'], 2)}, most without length "
+            f"{means['similarity_error'].idxmax()}, by "
+            f"{number(means['similarity_error'].max(), 2)} (root mean square over pairs)"
         )
     return [f"{said}."]
 

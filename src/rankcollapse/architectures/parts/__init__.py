@@ -28,8 +28,8 @@ class Map:
 
     @classmethod
     def of(cls, module: nn.Linear) -> "Map":
-        """Return what a module computes."""
-        return cls(module.weight, module.bias)
+        """Return what a module computes; no gradient reaches its parameters."""
+        return cls(module.weight.detach(), None if module.bias is None else module.bias.detach())
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,14 @@ class Parts:
     outer: nn.Linear
     mlp_norm: nn.LayerNorm
     watch: Callable[[Take], RemovableHandle]
+
+    def by_head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return W_Q, W_K, W_V, each [H, D, d], and W_O [H, d, D]: a head gives x W_V W_O."""
+        weights = (self.query.weight, self.key.weight, self.value.weight, self.output.weight.mT)
+        query, key, value, output = (
+            weight.reshape(self.heads, -1, weight.shape[-1]) for weight in weights
+        )
+        return query.mT, key.mT, value.mT, output
 
 
 @dataclass(frozen=True)

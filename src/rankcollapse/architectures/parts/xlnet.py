@@ -7,7 +7,7 @@ from rankcollapse.architectures.parts import Anatomy, Map, Parts, watching
 
 
 def _to_heads(weight: Tensor, bias: Tensor | None = None) -> Map:
-    return Map(weight.flatten(1).T, None if bias is None else bias.flatten())
+    return Map(weight.detach().flatten(1).T, None if bias is None else bias.detach().flatten())
 
 
 def _parts(block: XLNetLayer) -> Parts:
@@ -17,7 +17,7 @@ def _parts(block: XLNetLayer) -> Parts:
         query=_to_heads(attention.q, attention.r_w_bias),
         key=_to_heads(attention.k),
         value=_to_heads(attention.v),
-        output=Map(attention.o.flatten(1), None),
+        output=Map(attention.o.detach().flatten(1), None),
         attention_norm=attention.layer_norm,
         inner=block.ff.layer_1,
         outer=block.ff.layer_2,
