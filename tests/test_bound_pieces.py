@@ -126,6 +126,12 @@ def test_no_limit_of_a_tiny_model_is_exceeded(name, scale):
     )
 
 
+def test_a_model_in_float32_is_refused():
+    of = subject()
+    with pytest.raises(ValueError, match=r"^the model is in torch.float32; load it in"):
+        bound_pieces(Subject(of.model.float(), of.ids, NAMED))
+
+
 def test_one_token_differs_from_no_other():
     model = tiny_model("bert")
     table = bound_pieces(Subject(model, torch.tensor([[7]]), NAMED))

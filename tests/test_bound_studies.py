@@ -179,8 +179,9 @@ def test_no_bound_of_a_tiny_model_is_violated(name, scale):
     assert len(forms) == layers * (len(FORMS) + 1 + len(CLOSED_FORMS) + 1)
     assert set(forms["verdict"]) < {*VERDICTS} - {"violated"}
     bounded = forms[forms["margin"].notna()]
-    # The chain through ALBERT's norms falls below what float64 can show.
-    assert (bounded.loc[bounded["verdict"] != "below floor", "margin"] >= -1e-9).all()
+    if name.startswith("albert"):  # the chain through its norms falls below what float64 can show
+        bounded = bounded[(bounded["chain"] != "chained") | (bounded["verdict"] != "below floor")]
+    assert (bounded["margin"] >= -1e-9).all()
     assert bounded["measured_log10"].notna().all()
     cubic = forms[forms["form"] != DOBRUSHIN]
     assert cubic["margin"].isna().all() == (name in RELATIVE)

@@ -124,3 +124,28 @@ def test_what_passes_a_head_is_what_takes_it(name, variant):
             assert table[layer, head, k] == pytest.approx(np.mean(shares), rel=1e-9)
     assert not any(parameter.grad is not None for parameter in model.parameters())
     assert (table.xs(0, level="length") == 0).all()
+
+
+def test_heads_and_sources_hold_the_terms_against_the_state():
+    model = tiny_model("bert")
+    more = model.encoder.layer[0].output.register_forward_hook(lambda _m, _a, output: output + 0.5)
+    decomposition = decompose(model, **tiny_inputs(model))
+    for measured in (by_head, by_source):
+        with pytest.raises(ValueError, match="miss the model's own state"):
+            measured(decomposition)
+    more.remove()
+    assert len(by_head(decomposition)) == 3 * 4 * 4
+
+
+def test_small_terms_have_heads_too_and_gradients_may_be_off():
+    model = tiny_model("bert", dtype=torch.float32)
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.output.dense.weight.mul_(1e-9)
+            layer.attention.output.dense.bias.zero_()
+            layer.attention.self.value.bias.zero_()
+        table = by_head(decompose(model, **tiny_inputs(model)))
+    sums = table.groupby("length")["share"].sum()
+    assert sums.values == pytest.approx([0, 1, 2, 3], rel=1e-3)
+    with torch.inference_mode(), pytest.raises(ValueError, match="call it outside of"):
+        by_head(decompose(model, **tiny_inputs(model)))

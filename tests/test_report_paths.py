@@ -154,13 +154,16 @@ def test_the_row_of_a_network_has_its_ends(tables):
 def test_the_heads_that_carry_by_hand(tables):
     ((name, said),) = heads.sentences(tables["heads"])
     assert name == "MiniLM pretrained"
+    most = ["layer 1 head 0 ({0})", "layer 1 head 1 ({0})", "layer 2 head 0 ({0})"]
+    alike = (
+        "Length {1}: 3 of 6 heads hold half of the shares (of their magnitudes); the largest are "
+        + ", ".join(most[:2])
+    )
     assert said == [
-        "length 1: half of it passes 1 head of 6, the strongest layer 3 head 1 (0.75), layer 1 "
-        "head 0 (0.05) and layer 1 head 1 (0.05).",
-        "length 2: half of it passes 3 heads of 6, the strongest layer 1 head 0 (0.33), layer 1 "
-        "head 1 (0.33) and layer 2 head 0 (0.33).",
-        "length 3: half of it passes 3 heads of 6, the strongest layer 1 head 0 (0.5), layer 1 "
-        "head 1 (0.5) and layer 2 head 0 (0.5).",
+        "Length 1: 1 of 6 heads hold half of the shares (of their magnitudes); the largest are "
+        "layer 3 head 1 (0.75), layer 1 head 0 (0.05) and layer 1 head 1 (0.05).",
+        f"{alike} and {most[2]}.".format("0.33", 2),
+        f"{alike} and {most[2]}.".format("0.5", 3),
     ]
     assert heads.sentences(tables["heads"].iloc[:0]) == []
 
@@ -176,10 +179,16 @@ def test_what_is_proven_of_pieces_by_hand(tables):
     section = pieces.section(tables["bound_pieces"])
     kept, stretched = map(plain, section["sentences"])
     assert kept.endswith(
-        "is below 1: BERT at initialisation, Transformer (3 layers of 3, at least 10 % of the "
-        "distance)."
+        "mean over texts; seeds counted one by one): BERT at initialisation, Transformer (3 of 3 "
+        "layers, 10 %)."
     )
-    assert stretched.startswith("A LayerNorm stretches the largest distance of two tokens in 6 of")
+    assert stretched.startswith("Of 12 LayerNorms in a layer of these networks 6 stretch the")
+    assert stretched.endswith(": that they cannot is not a theorem.")
+    shrunk = tables["bound_pieces"].assign(measured_log10=-0.3)
+    shrunk.loc[shrunk.index[-1], "measured_log10"] = np.nan  # one MLP's norm
+    said = pieces.sentences(shrunk)[1]
+    assert said.startswith("Of 11 LayerNorms in a layer of these networks 0 stretch")
+    assert "theorem" not in said
     rows = {(row["network"], row["piece"]): row for row in section["rows"]}
     least = rows["MiniLM pretrained, Transformer", "skip, at least"]
     assert (least["layers"], least["holds"], least["measured"]) == (3, 0, "–")

@@ -7,11 +7,12 @@ import pytest
 import torch
 from reference_forward import CONFIGS, tiny_inputs, tiny_model
 
-from rankcollapse import decompose
+from rankcollapse import decompose, sentences
 from rankcollapse.checkpoints.local import copy_local
 from rankcollapse.checkpoints.random import make_random
 from rankcollapse.checkpoints.tokenizer import load_tokenizer
 from rankcollapse.corpus import CorpusError, SpecialTokens, read_documents
+from rankcollapse.errors import RankCollapseError
 from rankcollapse.sentences import padded, read_sentences, similarity_errors
 from rankcollapse.tasks.memorization import pairs_from_biographies
 
@@ -47,7 +48,7 @@ def test_a_sentence_without_words_is_named():
 def test_pairs_are_taken_evenly_first_sentences_first(bert):
     ids, mask = read_sentences(bert, BIOGRAPHIES, pairs=3, longest=LONGEST)
     found = pairs_from_biographies(read_documents(BIOGRAPHIES))
-    first, second = zip(found[0], found[166], found[332], strict=True)
+    first, second = zip(found[0], found[166], found[333], strict=True)
     tokenizer = load_tokenizer(bert)
     for row, real, sentence in zip(ids, mask, [*first, *second], strict=True):
         pieces = tokenizer.encode(sentence)[0][: LONGEST - 2]
@@ -65,13 +66,21 @@ def test_a_file_of_pairs_is_read(bert, tmp_path):
 @pytest.mark.parametrize("text", ["", "One sentence only.\n", "a\tb\n"])
 def test_a_text_that_is_too_short_is_named(bert, tmp_path, text):
     (tmp_path / "short.txt").write_text(text)
-    with pytest.raises(Exception, match=r"^[^\n]*short.txt|biographies[^\n]*$"):
+    with pytest.raises(RankCollapseError, match=r"^[^\n]*(short\.txt|biographies)[^\n]*$"):
         read_sentences(bert, tmp_path / "short.txt", pairs=2, longest=LONGEST)
 
 
 def test_too_many_pairs_are_refused(bert):
     with pytest.raises(CorpusError, match="501 pairs of sentences are asked for; at most 500"):
         read_sentences(bert, BIOGRAPHIES, pairs=501, longest=LONGEST)
+
+
+def test_a_tokenizer_without_padding_is_named(bert, monkeypatch):
+    tokenizer = load_tokenizer(bert)
+    del tokenizer.special["pad"]
+    monkeypatch.setattr(sentences, "load_tokenizer", lambda _folder: tokenizer)
+    with pytest.raises(CorpusError, match=r"bert: its tokenizer has no \['pad'\] token$"):
+        read_sentences(bert, BIOGRAPHIES, pairs=1, longest=LONGEST)
 
 
 def test_a_model_without_a_tokenizer_has_no_sentences(tmp_path):

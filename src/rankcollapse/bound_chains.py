@@ -88,7 +88,11 @@ def dobrushin_chain(layers: Sequence[LayerBounds]) -> LayerValues:
 def skip_log10(contraction_log10: Values) -> tuple[Values, Values]:
     """Return log10 of the least and largest ratio of diameters of X + SA(X) and X, [*batch] each.
 
-    They are 1 - c and 1 + c with c = sum_h tau_h |W_h|_inf; -inf where c >= 1 says nothing.
+    They are 1 - c and 1 + c; -inf where c >= 1 says nothing.
+
+    Args:
+        contraction_log10: log10 c = sum_h tau_h |W_h|, in the operator norm that belongs to the
+            norm of the tokens' distance: |W_h|_inf to the 1-norm, |W_h|_2 to the 2-norm.
     """
     contraction = 10**contraction_log10
     high = torch.log1p(contraction) / LN10

@@ -69,8 +69,10 @@ def bound_pieces(of: Subject) -> pd.DataFrame:
 
     Raises:
         BoundViolatedError: a proven bound is exceeded; never seen.
-        ValueError: the model's architecture or activation is not known.
+        ValueError: the model is not in float64, or its architecture or activation is not known.
     """
+    if of.model.dtype != torch.float64:
+        raise ValueError(f"the model is in {of.model.dtype}; load it in torch.float64")
     tables = []
     label = f"bounding the pieces of {of.named['checkpoint']}"
     for (variant,) in steps([(variant,) for variant in VARIANTS], label):

@@ -1,4 +1,4 @@
-"""The bounds on models: a checkpoint without skips and MLPs, and a network they were made for.
+"""The bounds on models: a checkpoint's attention alone, and a network they were made for.
 
 What is bounded is the residual of each attention sub-layer's output, before its LayerNorm. Every
 bound applies one step from the layer's own measured input, but for a relative position term, which

@@ -164,7 +164,7 @@ class Paths(Section):
     """
 
     sequences: StudySequences
-    sentence_pairs: Count
+    sentence_pairs: Annotated[int, Field(ge=1, le=500, strict=True)]
     pairs: Count
     component_seeds: Count
     studies: list[Study] = Field(min_length=1)

@@ -114,8 +114,8 @@ def _tokens(inputs: dict[str, Any]) -> Tensor:
     return tokens
 
 
-def _require_sum(terms: Terms, state: Tensor, layer: int) -> None:
-    """Hold the terms against the model's own state."""
+def require_sum(terms: Terms, state: Tensor, layer: int) -> None:
+    """Raise ValueError unless terms [K + 1, B, T, D] sum to the model's own state [B, T, D]."""
     difference = (terms.sum(0) - state).double().norm() / state.double().norm()
     if not difference <= CLOSURE * torch.finfo(state.dtype).eps:
         raise ValueError(
@@ -172,7 +172,7 @@ class Decomposition:
         for some, seen in self.traces():
             for layer, terms in enumerate(lengths(seen, mlp=self.mlp, sources=frozenset(sources))):
                 if set(sources) == set(SOURCES):
-                    _require_sum(terms, seen.states[layer], layer)
+                    require_sum(terms, seen.states[layer], layer)
                 yield Part(some, layer, terms, seen.states[layer])
 
     def terms(self, *, sources: Sequence[str] = SOURCES) -> Float[Tensor, "layer length b t d"]:

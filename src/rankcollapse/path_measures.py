@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from rankcollapse.decomposition import Decomposition, Part
+from rankcollapse.decomposition import Decomposition, Part, require_sum
 from rankcollapse.measures import composite_norm, residual
 from rankcollapse.sweep import SOURCES, lengths
 
@@ -94,13 +94,10 @@ def by_source(found: Decomposition) -> pd.DataFrame:
         Columns length, source, share: of the residual of X_k, mean over sequences; the shares of
         a length sum to 1.
     """
-    last = [
-        [part for part in found.parts(sources=[source]) if part.layer == found.layers]
-        for source in SOURCES
-    ]
     rows = []
-    for parts in zip(*last, strict=True):
+    for parts in zip(*(_last(found, source) for source in SOURCES), strict=True):
         whole = torch.stack([part.terms for part in parts]).sum(0)
+        require_sum(whole, parts[0].state, found.layers)
         for index, mask in enumerate(found.masks(parts[0].sequences)):
             totals = [residual(total[mask]) for total in whole[:, index]]
             for source, part in zip(SOURCES, parts, strict=True):
@@ -113,6 +110,10 @@ def by_source(found: Decomposition) -> pd.DataFrame:
     return frame.groupby(["length", "source"], as_index=False, sort=False)[["share"]].mean()
 
 
+def _last(found: Decomposition, source: str) -> Iterator[Part]:
+    return (part for part in found.parts(sources=[source]) if part.layer == found.layers)
+
+
 def by_head(found: Decomposition) -> pd.DataFrame:
     """Return how much of each length's residual in the last state passes each head.
 
@@ -122,14 +123,22 @@ def by_head(found: Decomposition) -> pd.DataFrame:
     Returns:
         Columns layer (the block, from 1), head, length, share: the signed projection of what
         passes the head on the residual of X_k, mean over sequences.
+
+    Raises:
+        ValueError: the terms do not sum to the model's own state, or this is called in
+            `torch.inference_mode`, where there are no gradients.
     """
+    if torch.is_inference_mode_enabled():
+        raise ValueError("by_head needs gradients: call it outside of torch.inference_mode")
     shares = []  # of each batch [L, b, H, K + 1]
     for some, seen in found.traces():
         size = (found.layers, some.stop - some.start, found.heads)
         gains = torch.ones(size, dtype=seen.states.dtype, requires_grad=True)
-        *_, terms = lengths(seen, mlp=found.mlp, sources=frozenset(SOURCES), gains=gains)
         masks = found.masks(some)
-        projections = [_projection(terms[length], masks) for length in range(len(terms))]
+        with torch.enable_grad():
+            *_, terms = lengths(seen, mlp=found.mlp, sources=frozenset(SOURCES), gains=gains)
+            require_sum(terms.detach(), seen.states[-1], found.layers)
+            projections = [_projection(terms[length], masks) for length in range(len(terms))]
         gradients = [torch.autograd.grad(one, gains, retain_graph=True)[0] for one in projections]
         shares.append(torch.stack(gradients, dim=-1))
     means = torch.cat(shares, dim=1).double().mean(1)
@@ -141,10 +150,10 @@ def by_head(found: Decomposition) -> pd.DataFrame:
 
 
 def _projection(term: Tensor, masks: Tensor) -> Tensor:
-    """Return the sum over sequences of <res X_k, r> / <r, r>, [], with r held fixed."""
-    total = term.new_zeros(())
+    """Return the sum over sequences of <res X_k, r> / <r, r>, [] in float64, r held fixed."""
+    total = torch.zeros((), dtype=torch.float64)
     for one, mask in zip(term, masks, strict=True):
-        rest = one[mask] - one[mask].mean(0)
+        rest = one[mask].double() - one[mask].double().mean(0)
         fixed = rest.detach()
         square = (fixed * fixed).sum()
         total = total + (rest * fixed).sum() / torch.where(square > 0, square, 1.0)

@@ -20,7 +20,7 @@ Sentences = tuple[Int64[Tensor, "sentence token"], Bool[Tensor, "sentence token"
 
 
 def read_sentences(checkpoint: Path, text: Path, *, pairs: int, longest: int) -> Sentences | None:
-    """Read pairs of sentences, evenly from those that a text has.
+    """Read pairs of sentences, evenly from the first 500 of a text.
 
     Args:
         checkpoint: folder of the checkpoint.
@@ -43,8 +43,10 @@ def read_sentences(checkpoint: Path, text: Path, *, pairs: int, longest: int) ->
     found = pairs_from_file(text) if of_file else pairs_from_biographies(documents)
     if pairs > TEXTS:
         raise CorpusError(f"{pairs} pairs of sentences are asked for; at most {TEXTS} are read")
-    chosen = found[:: TEXTS // pairs][:pairs]
+    chosen = [found[index * TEXTS // pairs] for index in range(pairs)]
     tokenizer = load_tokenizer(checkpoint)
+    if missing := {"cls", "sep", "pad", "unk"} - tokenizer.special.keys():
+        raise CorpusError(f"{checkpoint}: its tokenizer has no {sorted(missing)} token")
     special = SpecialTokens(**tokenizer.special, at_end=SPECIAL_TOKENS[manifest.model_type].at_end)
     sentences = [first for first, _ in chosen] + [second for _, second in chosen]
     return padded(

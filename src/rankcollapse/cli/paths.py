@@ -40,7 +40,11 @@ def decompose(
     tokens: Tokens = 128,
     precision: Precision = "float32",
     sentences: Annotated[
-        Path | None, Option(help="Pairs of sentences: biographies, or two with a tab a line.")
+        Path | None,
+        Option(
+            help="Pairs of sentences: biographies, or two with a tab a line. Not read for a "
+            "checkpoint without a tokenizer."
+        ),
     ] = None,
     sentence_pairs: Annotated[int, Option(min=1, help="Pairs to take.")] = 32,
     event: Event = None,
@@ -132,7 +136,7 @@ def bounds(
     tokens: Tokens = 128,
     event: Event = None,
 ) -> None:
-    """Evaluate every bound on a checkpoint without skips and MLPs, in float64."""
+    """Evaluate every bound on a checkpoint's attention alone, and of its other pieces."""
     from rankcollapse.bound_studies import bounds as study
     from rankcollapse.path_tables import write_tables
     from rankcollapse.tracking import run

@@ -56,7 +56,7 @@ def draw(heads: pd.DataFrame) -> Figure:
     lines = figure.subplots(len(models), len(LENGTHS), squeeze=False, sharey="row")
     for line, ((checkpoint, weights), of_model) in zip(lines, models, strict=True):
         drawn = []
-        largest = float(of_model["share"].abs().max())
+        largest = float(of_model["share"].abs().max()) or 1.0
         scale = TwoSlopeNorm(0, -largest, largest)
         for axes, length in zip(line, LENGTHS, strict=True):
             found = of_model[of_model["length"] == length]

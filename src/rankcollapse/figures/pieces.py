@@ -45,7 +45,7 @@ def table(bound_pieces: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         checkpoint, weights, variant, layer, piece, side, measured_log10, bound_log10 (means over
-        the seeds), margin (the least), seeds.
+        the seeds that have one), margin (the least), seeds.
     """
     keys = [*_MODEL, "variant", "layer", "piece", "side"]
     found = bound_pieces.groupby(keys, sort=False).agg(

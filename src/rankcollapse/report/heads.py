@@ -6,11 +6,11 @@ from rankcollapse.figures.heads import table
 from rankcollapse.report.findings import counted, listed, number, panel_name
 
 HALF = 0.5
-_STRONGEST = 3
+_LARGEST = 3
 
 
 def sentences(heads: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    """Say of each model and length how few heads carry half of it, and which are the strongest.
+    """Say of each model and length how few heads hold half of it, and which are the largest.
 
     Args:
         heads: `path_tables.HEAD_COLUMNS`.
@@ -34,11 +34,11 @@ def halves(shares: "pd.Series[float]") -> int:
 
 def _sentence(length: int, rows: pd.DataFrame) -> str:
     ordered = rows.sort_values("share", ascending=False, kind="stable")
-    strongest = [
+    largest = [
         f"layer {row.layer} head {row.head} ({number(float(str(row.share)), 2)})"
-        for row in ordered.head(_STRONGEST).itertuples()
+        for row in ordered.head(_LARGEST).itertuples()
     ]
     return (
-        f"length {length}: half of it passes {counted(halves(rows['share']), 'head')} of "
-        f"{len(rows)}, the strongest {listed(strongest)}."
+        f"Length {length}: {halves(rows['share'])} of {counted(len(rows), 'head')} hold half of "
+        f"the shares (of their magnitudes); the largest are {listed(largest)}."
     )

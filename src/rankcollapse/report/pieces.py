@@ -6,7 +6,7 @@ import pandas as pd
 
 from rankcollapse.bound_tables import LEAST, PIECES, SIDES
 from rankcollapse.figures.panels import in_order, select
-from rankcollapse.report.findings import counted, curve_name, number, percent
+from rankcollapse.report.findings import counted, curve_name, number
 
 _CURVE = ["checkpoint", "weights", "variant"]
 NAMES = {
@@ -32,18 +32,21 @@ def sentences(bound_pieces: pd.DataFrame) -> list[str]:
         return []
     least = in_order(select(bound_pieces, piece="skip", side=LEAST))
     kept = [
-        f"{curve_name(*map(str, names))} ({counted(len(found), 'layer')} of {len(layers)}, at "
-        f"least {percent(10 ** float(found['bound_log10'].min()))} of the distance)"
+        f"{curve_name(*map(str, names))} ({len(found)} of {counted(len(layers), 'layer')}, "
+        f"{number(100 * 10 ** float(found['bound_log10'].min()))}\N{NO-BREAK SPACE}%)"
         for names, layers in least.groupby(_CURVE, sort=False)
         if len(found := select(layers, verdict="holds"))
     ]
-    norms = bound_pieces[bound_pieces["piece"].str.endswith("norm")]
-    stretched = int((norms["measured_log10"] > 0).sum())
+    norms = bound_pieces.loc[bound_pieces["piece"].str.endswith("norm"), "measured_log10"].dropna()
+    stretched = int((norms > 0).sum())
     return [
-        "A skip provably keeps tokens apart where the sum over heads of τ ‖W‖₂ is below 1: "
-        + (f"{'; '.join(kept)}." if kept else "in no layer measured here."),
-        f"A LayerNorm stretches the largest distance of two tokens in {stretched} of "
-        f"{counted(len(norms), 'case')}, so that it cannot is not a theorem.",
+        "A skip provably keeps tokens apart where the sum over heads of τ ‖W‖₂ is below 1 "
+        "(percent: the least that it keeps of the largest distance of two tokens, geometric mean "
+        f"over texts; seeds counted one by one): {'; '.join(kept) or 'in no layer measured here'}.",
+        f"Of {counted(len(norms), 'LayerNorm')} in a layer of these networks {stretched} "
+        f"{'stretches' if stretched == 1 else 'stretch'} the largest distance of two tokens (the "
+        "distance itself, not its ratio to the size of the tokens)"
+        + (": that they cannot is not a theorem." if stretched else "."),
     ]
 
 
