@@ -19,7 +19,7 @@ full: ## the same with the training seeds and controls that intervals need; some
 paper: ## as full with the paper's checkpoints and texts, from the Hugging Face hub
 	@$(PYTHON) workflow/reproduce.py paper
 
-smoke: ## the same pipeline on tiny checkpoints, in three minutes
+smoke: ## the same pipeline on tiny checkpoints, in a few minutes
 	@$(PYTHON) workflow/reproduce.py smoke
 
 install: .venv/installed ## the virtual environment .venv

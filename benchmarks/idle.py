@@ -32,6 +32,7 @@ USES = {
     "join": {"pandas"},
     "claims": {"pandas"},
     "decompose": {"torch", "transformers", "pandas"},
+    "heads": {"torch", "transformers", "pandas"},
     "chain": {"torch", "transformers", "pandas"},
     "bounds": {"torch", "transformers", "pandas"},
     "pure_san": {"torch", "transformers", "pandas"},

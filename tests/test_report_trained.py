@@ -281,7 +281,7 @@ def test_the_pages_follow_the_profile(folder):
     drawn = {path.stem for path in Path("figures/trial").glob("*.png")}
     assert {page for of_one in of_figure.values() for page in of_one} == drawn
     CONFIG.write_text(yaml.safe_dump(settings))
-    assert html().count("<img") == 23
+    assert html().count("<img") == 25
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,17 @@ of a panel sum to k, biases aside.
 """
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.colors import TwoSlopeNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.figures import panels, style
 from rankcollapse.path_tables import HEAD_COLUMNS
 from rankcollapse.tables import read_csv
+
+if TYPE_CHECKING:  # the report reads the numbers too, and draws nothing
+    from matplotlib.figure import Figure
 
 READS = {"heads": partial(read_csv, columns=HEAD_COLUMNS)}
 LENGTHS = (1, 2, 3, 4)
@@ -39,7 +40,7 @@ def table(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 @style.look()
-def draw(heads: pd.DataFrame) -> Figure:
+def draw(heads: pd.DataFrame) -> "Figure":
     """Draw a map of layers and heads for each model and length.
 
     Args:
@@ -48,6 +49,10 @@ def draw(heads: pd.DataFrame) -> Figure:
     Raises:
         RankCollapseError: no model's heads were measured.
     """
+    from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     rows = table(heads)
     if rows.empty:
         raise RankCollapseError("heads: none were measured; run `make reproduce`")
