@@ -11,6 +11,7 @@ import path_fixtures
 import pytest
 import yaml
 
+from rankcollapse.config import load_config
 from rankcollapse.files import md5
 from rankcollapse.tables import write_csv
 
@@ -31,6 +32,7 @@ def results(tmp_path):
     write_csv(folder / "chained_attention.csv", made["chained_verdicts"])
     write_csv(folder / "components.csv", made["component_claims"])
     write_csv(folder / "orders.csv", made["orders"])
+    write_csv(folder / "bound_pieces.csv", made["bound_pieces"])
     write_csv(folder / "decomposition.csv", path_fixtures.figure_numbers())
     (folder / readme.SOURCE).write_text('{"profile": "full", "commit": "abc1234"}')
     return folder
@@ -89,6 +91,20 @@ def test_the_block_counts_quartiles_and_tells_orders(results):
     assert "0 could be compared; 72 were not measured." in readme.block(results)
 
 
+def test_the_block_says_what_is_proven_of_skips(results):
+    text = readme.block(results)
+    assert "BERT at initialisation, Transformer (3 of 3 layers, 10 %)." in text
+    assert "Of 12 LayerNorms in a layer of these networks 6 stretch the largest distance" in text
+
+
+def test_captions_count_the_texts_of_the_profile_that_was_run():
+    profile = json.loads((readme.RESULTS / readme.SOURCE).read_bytes())["profile"]
+    counts = load_config(ROOT / f"config/{profile}.yaml").paths.sequences
+    captions = [" ".join(caption.split()) for caption in re.findall(r"\n\n\*([^*]+)\*\n", TEXT)]
+    told = [int(n) for caption in captions for n in re.findall(r"(\d+) texts of 128", caption)]
+    assert told == [32, counts.decomposition, counts.bounds, counts.relative]
+
+
 def test_the_block_has_a_row_for_each_piece(results):
     text = readme.block(results)
     assert "| piece | slows it | ends the cubic rate | keeps the rate | stops it |" in text
@@ -129,7 +145,7 @@ def test_a_profile_is_copied_with_its_name_and_commit(results, tmp_path, monkeyp
     assert f"\nProfile `full`, commit {commit}.\n" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    names = {*readme.VERDICTS, *readme.FIGURES, "orders.csv", readme.SOURCE}
+    names = {*readme.VERDICTS, *readme.FIGURES, "orders.csv", "bound_pieces.csv", readme.SOURCE}
     assert {path.name for path in target.iterdir()} == names
 
 

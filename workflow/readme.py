@@ -17,7 +17,7 @@ import yaml
 
 from rankcollapse.figures.panels import select
 from rankcollapse.intervals import ERROR_RATE
-from rankcollapse.report import chained, components, orders, paths
+from rankcollapse.report import chained, components, orders, paths, pieces
 from rankcollapse.report.findings import panel_name
 from rankcollapse.report.trained import TASKS
 from rankcollapse.task_tables import PUBLISHED_SHAPES
@@ -38,7 +38,7 @@ FIGURES = (
     *("decomposition.png", "decomposition.csv", "figure6.png", "bounds.png"),
     *("rates_relative.png", "components_effects.png"),
 )
-TABLES = ("paths/rates/orders.csv",)
+ORDERS, PIECES = TABLES = ("paths/rates/orders.csv", "paths/bound_pieces.csv")
 CONTROLS = {
     "published": "as published: residual and trained gain cut",
     "residual_kept": "residual kept",
@@ -80,7 +80,8 @@ def block(folder: Path) -> str:
             f"| {curve.not_reproduced} | {curve.p_value:.2g} | {layers} |"
         )
     trained = [*_claims(folder), "", _circle(folder)]
-    found = [*_lengths(folder), "", *_chained(folder), "", _orders(folder), "", *_pieces(folder)]
+    found = [*_lengths(folder), "", *_chained(folder), "", _orders(folder), "", _proven(folder)]
+    found += ["", *_components(folder)]
     return "\n".join([*lines, "", _xlnet(folder), "", *trained, "", *found])
 
 
@@ -168,7 +169,7 @@ def _chained(folder: Path) -> Iterator[str]:
 
 def _orders(folder: Path) -> str:
     """Return the order of collapse of attention alone."""
-    found = pd.read_csv(folder / Path(*TABLES).name)
+    found = pd.read_csv(folder / Path(ORDERS).name)
     rows = select(found, reading="as-published", text="wikibio").dropna(subset="order")
     return (
         f"{orders.summary(rows)} 3 is doubly exponential, 1 exponential; slope of log r(l) over "
@@ -177,7 +178,7 @@ def _orders(folder: Path) -> str:
     )
 
 
-def _pieces(folder: Path) -> Iterator[str]:
+def _components(folder: Path) -> Iterator[str]:
     """Yield the table of what stops or slows the collapse of small networks."""
     claims = components.of_components(pd.read_csv(folder / "components.csv"))
     yield (
@@ -190,6 +191,12 @@ def _pieces(folder: Path) -> Iterator[str]:
     yield f"|---|{'---|' * len(components.EFFECTS)}"
     for piece, cells in components.pieces(claims):
         yield f"| {piece} | {' | '.join(cells)} |"
+
+
+def _proven(folder: Path) -> str:
+    """Return what is proven of the skips and norms of whole models."""
+    said = " ".join(pieces.sentences(pd.read_csv(folder / Path(PIECES).name)))
+    return said.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def with_block(readme: str, text: str) -> str:
