@@ -55,6 +55,7 @@ LIMITS = {"paper": PAPER_LIMIT, "first version": FIRST_LIMIT}  # of D
 VACUOUS = "vacuous for the residual's bounds"
 THROUGH_NORMS = "Dobrushin, chained, real models: 2-norm"
 ROUND_OFF = "round-off"
+HOLLOW = "hollow: vacuous, or under round-off"
 _PURE = Curve("pure SAN, small weights", "#6E9E2A", "-", "P")
 _LIMITS = f"limits of $D$: paper {LIMITS['paper']:.2f}, first version $\\ln 8$"
 _LEAST_OSCILLATION = 1e-8  # of the axis: below it no condition is in question
@@ -261,7 +262,7 @@ def _handles() -> list[Line2D | Patch]:
             **thin,
         ),
         Line2D([], [], **FORMS[DOBRUSHIN].line() | thin | {"label": THROUGH_NORMS}),
-        Line2D([], [], marker="s", markerfacecolor="white", label="hollow: vacuous", **black),
+        Line2D([], [], marker="s", markerfacecolor="white", label=HOLLOW, **black),
         Line2D([], [], marker="x", label="condition not met", **black),
         Patch(color=style.MUTED, alpha=_SHADE, linewidth=0, label=VACUOUS),
     ]
