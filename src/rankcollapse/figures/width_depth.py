@@ -99,7 +99,8 @@ def _panel(axes: "Axes", rows: pd.DataFrame) -> None:
     accuracy = f"{network['accuracy_mean']:.2f}"
     if network["seeds"] > 1:
         accuracy += f" $\\pm$ {network['accuracy_std']:.2f}"
-    shape = f"{network['heads']} heads, {network['depth']} layers, width {network['width']}"
+    heads = "1 head" if network["heads"] == 1 else f"{network['heads']} heads"
+    shape = f"{heads}, {network['depth']} layers, width {network['width']}"
     seeds = f"{network['seeds']} {'seed' if network['seeds'] == 1 else 'seeds'}"
     size = f"{network['parameters']:,} parameters"
     title = f"{shape}\n{size}\naccuracy {accuracy} ({seeds})"
