@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Context, Option
 
-from rankcollapse.cli import checkpoint, paths, tasks
+from rankcollapse.cli import checkpoint, collapse, paths, tasks
 from rankcollapse.cli.options import Event, Output, each_known
 from rankcollapse.errors import RankCollapseError
 from rankcollapse.vocabulary import MEASURES, READINGS, VARIANTS
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(tasks.app)
 app.add_typer(paths.app)
+app.add_typer(collapse.app)
 
 
 @app.command()

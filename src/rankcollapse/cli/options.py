@@ -14,6 +14,7 @@ Event = Annotated[
     Option(help="Record this run for MLflow as logs/PROFILE/RULE/KEY.", metavar="PATH"),
 ]
 Output = Annotated[Path, Option(help="What to make.")]
+Folder = Annotated[Path, Option(help="Folder of tables to make.")]
 
 
 def each_known(names: tuple[str, ...]) -> Callable[[CallbackParam, list[str]], list[str]]:
